@@ -8,7 +8,7 @@
 //! guards the change of generations; and it is taken out first and believed only if the reader's
 //! generation is still the newest then.
 
-use crate::object::Dnode;
+use crate::dnode::Dnode;
 use crate::sync::{AtomicU64, Cache, RwLock, SeqCst, Weighter};
 use crate::zap::MicroZap;
 use std::sync::Arc;

@@ -37,6 +37,7 @@ mod blocks;
 mod cache;
 mod clones;
 mod delete_chunk;
+mod dnode;
 mod dnode_counts;
 pub mod live;
 pub mod object;

@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //!
-//! A [`LiveObjectSet`] is an [`OpenObjectSet`] behind one lock. A change asks [`TxAssign`] (the engine, which runs
+//! A [`LiveObjectSet`] is a [`HeadObjectSet`] behind one lock. A change asks [`TxAssign`] (the engine, which runs
 //! the transaction groups) for a place in the open txg, then runs under the lock. The txg thread
 //! [quiesces](LiveObjectSet::quiesce) what was collected, writes it while further changes come in, and
 //! then lets the object set [stand](LiveObjectSet::sync_done) on what was written.
@@ -38,7 +38,10 @@
 use crate::dnode_counts::{What, count};
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
-use crate::write::{Chunk, Gather, OpenObjectSet, Result, Spare, Was, WriteError, on_disk};
+use crate::write::{
+    Chunk, Gather, HeadObjectSet, OpenObjectSet, Result, Spare, SyncingSet, Was, WriteError,
+    WrittenSet, on_disk,
+};
 use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -163,7 +166,7 @@ pub struct LiveObjectSet {
     id: u64,
     store: Arc<Store>,
     assign: Arc<dyn TxAssign>,
-    set: Mutex<OpenObjectSet>,
+    set: Mutex<HeadObjectSet>,
     /// Bytes to be written: as the set has it, but for a change that still has the lock.
     dirty: AtomicU64,
     readers: Arc<ReadEpochs>,
@@ -205,7 +208,8 @@ impl LiveObjectSet {
         let (readers, freeing) = (assign.readers(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
         let store = set.synced().store().clone();
-        Arc::new(LiveObjectSet { id, store, assign, set: Mutex::new(set), dirty, readers, freeing })
+        let set = Mutex::new(HeadObjectSet::new(set));
+        Arc::new(LiveObjectSet { id, store, assign, set, dirty, readers, freeing })
     }
 
     /// The dataset's object number.
@@ -607,22 +611,27 @@ impl LiveObjectSet {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// See [`OpenObjectSet::quiesce`].
-    pub fn quiesce(&self) -> OpenObjectSet {
+    /// See [`HeadObjectSet::quiesce`].
+    pub fn quiesce(&self) -> SyncingSet {
         let mut set = self.set.lock();
         let quiesced = set.quiesce();
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
         quiesced
     }
 
-    /// See [`OpenObjectSet::sync_done`].
-    pub fn sync_done(&self, synced: &OpenObjectSet) {
+    /// See [`HeadObjectSet::sync_done`].
+    pub fn sync_done(&self, written: WrittenSet) {
         // No other thread changes the base. What takes long is done without the lock.
-        let base = synced.as_base_after(&self.base());
+        let base = written.as_base_after(&self.base());
         let mut set = self.set.lock();
-        let done_with = set.stand_on(base, synced);
+        let done_with = set.stand_on(base, written);
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
         drop(set);
         drop(done_with);
+    }
+
+    /// See [`HeadObjectSet::give_up`].
+    pub fn give_up(&self) {
+        self.set.lock().give_up();
     }
 }

@@ -4,6 +4,7 @@
 //! reads the object reads through it; only [`Object::walk`] does not, since what is pending has no
 //! pointers.
 
+use crate::dnode::Dnode;
 use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::{Node, Tree};
 use crate::{Error, ObjectSet, Result};
@@ -15,14 +16,6 @@ use std::sync::Arc;
 
 /// `DMU_SPILL_BLKID`: the block number under which the spill block goes in bookmarks.
 pub const SPILL_BLKID: u64 = u64::MAX - 1;
-
-/// A decoded dnode with its number and the byte order that its bonus buffer is in.
-#[derive(Debug, Clone)]
-pub(crate) struct Dnode {
-    pub(crate) number: u64,
-    pub(crate) phys: DnodePhys,
-    pub(crate) order: ByteOrder,
-}
 
 /// An object of an object set (`dnode_t`): cheap to clone.
 #[derive(Clone)]

@@ -10,8 +10,9 @@
 //! [`USER_USED`], [`GROUP_USED`] and [`PROJECT_USED`].
 
 use crate::cache::ObjectCache;
+use crate::dnode::Dnode;
 use crate::dnode_counts::{What, count};
-use crate::object::{Dnode, Object, SPILL_BLKID};
+use crate::object::{Object, SPILL_BLKID};
 use crate::seek::Seek;
 use crate::tree::Tree;
 use crate::zap::MicroZap;

@@ -17,7 +17,7 @@
 
 use crate::blocks::Blocks;
 use crate::clones::Clones;
-use crate::object::Dnode;
+use crate::dnode::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};

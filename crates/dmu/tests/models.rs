@@ -57,7 +57,7 @@ mod sync {
     }
 }
 
-mod object {
+mod dnode {
     pub(crate) struct Phys {
         pub pointers: Vec<u64>,
         pub bonus: Vec<u8>,
@@ -85,7 +85,7 @@ mod zap {
 mod cache;
 
 use cache::ObjectCache;
-use object::{Dnode, Phys};
+use dnode::{Dnode, Phys};
 use shuttle::thread;
 use std::sync::Arc;
 use zap::MicroZap;

@@ -27,6 +27,13 @@ pub(crate) const LIVELIST: &str = "com.delphix:livelist";
 /// Field of a zapified dataset (`DS_FIELD_REMAP_DEADLIST`).
 const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
+/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
+pub(crate) fn counts(bp: &BlockPointer) -> bool {
+    const REDACTED: u8 = 2;
+    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
+    !bp.is_hole() && !redacted
+}
+
 /// Sums over block pointers, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {

@@ -25,11 +25,11 @@
 //! say so, and whose dataset does not use the features, is left as it is. The count of an owner's objects is that of
 //! the dnodes that say that they are counted.
 
-use super::policy::Sink;
-use super::task::EngineError;
+use super::error::EngineError;
+use super::sink::Sink;
 use super::{Engine, verify};
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
-use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{Accounts, NewObject, ObjectChange, Synced, SyncingSet};
 use cenote_dsl::write::{DslWriteError, Result, Tx, dataset, features};
 use cenote_format::dmu::{
     DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType,
@@ -68,7 +68,7 @@ impl Counted {
     ///
     /// # Errors
     /// The MOS cannot be read.
-    pub fn of(tx: &mut Tx<'_>, set: &OpenObjectSet, ds_obj: u64) -> Result<Counted> {
+    pub fn of(tx: &mut Tx<'_>, set: &SyncingSet, ds_obj: u64) -> Result<Counted> {
         if set.is_received_raw() {
             // Nobody can tell the owners of what is encrypted, nor change what is counted.
             return Ok(Counted { flags: 0, projects_along: false });
@@ -134,7 +134,7 @@ impl Engine {
 /// Writes an object set and accounts for it.
 pub(super) fn sync_dataset(
     tx: &mut Tx<'_>,
-    set: &mut OpenObjectSet,
+    set: &mut SyncingSet,
     ds_obj: u64,
     sink: &Sink<'_>,
 ) -> Result<()> {
@@ -145,7 +145,7 @@ pub(super) fn sync_dataset(
 /// The same for a new file system: it is counted from the start.
 pub(super) fn sync_new(
     tx: &mut Tx<'_>,
-    set: &mut OpenObjectSet,
+    set: &mut SyncingSet,
     ds_obj: u64,
     sink: &Sink<'_>,
 ) -> Result<()> {
@@ -162,7 +162,7 @@ pub(super) fn sync_new(
 
 fn sync_counted(
     tx: &mut Tx<'_>,
-    set: &mut OpenObjectSet,
+    set: &mut SyncingSet,
     ds_obj: u64,
     sink: &Sink<'_>,
     counted: Counted,
@@ -171,6 +171,7 @@ fn sync_counted(
     charge(tx, ds_obj, &synced, sink.tree)?;
     if count_owners(tx, set, ds_obj, &synced, counted)? {
         let synced = set.sync(tx.txg, sink)?;
+        check_counted(ds_obj, &synced);
         charge(tx, ds_obj, &synced, sink.tree)?;
     }
     Ok(())
@@ -181,7 +182,7 @@ fn sync_counted(
 /// # Errors
 /// Blocks cannot be read, or have no space.
 pub(super) fn write(
-    set: &mut OpenObjectSet,
+    set: &mut SyncingSet,
     txg: u64,
     sink: &Sink<'_>,
     counted: Counted,
@@ -209,7 +210,7 @@ pub(super) fn charge(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced, tree: &VdevT
 /// The object set cannot be changed.
 pub(super) fn count_owners(
     tx: &Tx<'_>,
-    set: &mut OpenObjectSet,
+    set: &mut SyncingSet,
     ds_obj: u64,
     synced: &Synced,
     counted: Counted,
@@ -218,17 +219,21 @@ pub(super) fn count_owners(
     if deltas.is_empty() {
         return Ok(false);
     }
-    set.begin_change();
-    match apply(tx, set, &deltas).and_then(|()| Ok(set.check_change()?)) {
-        Ok(()) => set.keep_change(),
+    match set.account(|accounts| apply(tx, accounts, &deltas)) {
+        Ok(()) => {}
         Err(DslWriteError::Unreadable(why)) => {
             tracing::warn!("dataset {ds_obj:#x}: what users use is not counted any more: {why}");
-            set.undo_change();
             set.set_flags(set.flags() & !(BYTES | OBJECTS | PROJECTS));
         }
         Err(e) => return Err(e),
     }
     Ok(true)
+}
+
+/// A sync that writes what was counted changes nothing else, which would not be counted.
+pub(super) fn check_counted(ds_obj: u64, synced: &Synced) {
+    let changed = synced.changed.len();
+    invariant!(changed == 0, "dataset {ds_obj}: {changed} objects change after they were counted");
 }
 
 /// The flags of dnodes that are counted in an object set.
@@ -280,15 +285,11 @@ fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: Counted) {
     }
 }
 
-fn apply(tx: &Tx<'_>, set: &mut OpenObjectSet, deltas: &Deltas) -> Result<()> {
+fn apply(tx: &Tx<'_>, accounts: &mut Accounts<'_>, deltas: &Deltas) -> Result<()> {
     for ((object, name), delta) in deltas {
         let new = NewObject::new(DmuType::USERGROUP_USED, USED_BLOCK);
-        match set.create_accounting(*object, &new) {
-            Ok(()) => ZapMut::format(set, *object, tx.zap_format()?)?,
-            Err(WriteError::Taken(_)) => {}
-            Err(e) => return Err(e.into()),
-        }
-        ZapMut::open(set, *object).increment(&Key::Name(name.as_bytes()), *delta)?;
+        accounts.create(*object, &new, || tx.zap_format())?;
+        accounts.add(*object, &Key::Name(name.as_bytes()), *delta)?;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@
 //! uberblock of that group makes them part of the pool, and only from then on blocks go to them: a
 //! crash before it leaves devices that belong to no pool.
 
-use super::sync::count_feature;
-use super::task::EngineError;
+use super::error::EngineError;
+use super::features::count_feature;
 use super::{Disk, Engine, SyncContext};
 use crate::create::{self, Prepared};
 use crate::space_write::map::feature_uses;

@@ -6,7 +6,7 @@
 //!
 //! Invariant: what a new pool may have enabled may be in use.
 
-use super::task::EngineError;
+use super::error::EngineError;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::RawRoot;
 use cenote_dsl::Dataset;

@@ -1,16 +1,19 @@
 //! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
 //! uberblock; then the view of it.
+//!
+//! Invariants: the uberblock leads to all that the group changed. A view is of a group that is on disk.
 
+use super::error::EngineError;
 use super::mmp;
-use super::sync::{Core, drain};
-use super::task::EngineError;
+use super::space::pool_space;
+use super::sync_core::Core;
 use super::{Disk, Shared};
 use crate::tunables;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
-use cenote_format::{ByteOrder, invariant, nvlist::NvValue};
+use cenote_format::{ByteOrder, invariant, less, nvlist::NvValue};
 use cenote_pool::Pool;
 use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::directory::Directory;
@@ -18,7 +21,7 @@ use cenote_pool::events::{self, Sysevent};
 use cenote_pool::features::PoolFeatures;
 use cenote_pool::import::Loaded;
 use cenote_pool::version;
-use cenote_store::alloc::{Class, DeferredFrees};
+use cenote_store::alloc::DeferredFrees;
 use cenote_vdev::{LabelUpdate, VdevError};
 use std::sync::Arc;
 
@@ -38,14 +41,17 @@ fn leaves(pool: &Pool) -> Vec<u64> {
 impl Core {
     /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
     pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
+        let on_disk = self.uberblock.txg;
+        invariant!(on_disk == txg, "group {txg} is shown, and {on_disk} is on disk");
         shared.disk.join_added()?;
         let (gone, more) = shared.disk.let_removed_go();
         shared.gone.lock().extend(gone);
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
-        let mapping_bytes =
-            before.mapping_bytes().saturating_sub(self.mapping_less).saturating_add(more);
+        let (mapped, less) = (before.mapping_bytes(), self.mapping_less);
+        let left = less!(mapped, less, "bytes of mappings after group {txg}");
+        let mapping_bytes = left.saturating_add(more);
         self.mapping_less = 0;
         let loaded = self.loaded(mapping_bytes, dsl, before.features())?;
         let view = before.after(loaded, shared.disk.allocator.embedded_logs());
@@ -115,6 +121,9 @@ impl Core {
         disk.is_sound()?;
         let before = self.uberblock.txg;
         invariant!(before < txg, "the uberblock of group {txg} comes after that of {before}");
+        let (is_dirty, born) = (self.mos.is_dirty(), self.mos.synced().root_bp().logical_birth());
+        invariant!(!is_dirty, "the uberblock of group {txg} does not have all changes of the MOS");
+        invariant!(born <= txg, "the uberblock of group {txg} leads to a MOS of group {born}");
         let is_lost = disk.allocator.has_changes(txg);
         invariant!(!is_lost, "space that changes hands in group {txg} is in no space map");
         let uberblock = self.next_uberblock(disk, txg);
@@ -213,22 +222,7 @@ pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
     }
 }
 
-/// The pool's size, as datasets are told.
-pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
-    let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
-        let groups = disk.allocator.groups_of(class);
-        let deflated =
-            groups.iter().map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
-        deflated.fold(0, u64::saturating_add)
-    };
-    PoolSpace {
-        normal: sum(Class::Normal, &|g| g.space()),
-        nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { g.dead() }),
-        embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
-        special_allocated: sum(Class::Special, &|g| g.allocated())
-            .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
-        dedup_saved: disk.dedup.saved(),
-        checkpoint: disk.allocator.kept(),
-        ..PoolSpace::default()
-    }
+/// Waits for all blocks that are being written.
+pub(super) fn drain(disk: &Disk) -> cenote_dsl::write::Result<()> {
+    Ok(disk.writer.drain().map_err(|e| WriteError::Sink(Box::new(e)))?)
 }

@@ -6,7 +6,7 @@
 //! Nothing waits for it but an export, which tells it to stop.
 
 use super::Shared;
-use crate::sync::Core;
+use crate::sync_core::Core;
 use cenote_dsl::tunables::{
     LIVELIST_CONDENSE_SYNC_PAUSE, LIVELIST_CONDENSE_ZTHR_CANCEL, LIVELIST_CONDENSE_ZTHR_PAUSE,
 };

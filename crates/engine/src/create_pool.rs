@@ -4,16 +4,17 @@
 //! pool. Then the MOS is filled, all of it pending: directories, features, the vdevs' objects, the
 //! root file system. One sync writes it, and the uberblock at its end makes the pool.
 
-use super::commit::pool_space;
+use super::error::EngineError;
+use super::features::count_feature;
 use super::figures::{OpenedAt, Recorder};
-use super::sync::{Core, count_feature};
-use super::task::EngineError;
+use super::space::pool_space;
+use super::sync_core::Core;
 use super::txg::QuiescedTxg;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{MetaObjectSet, OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
 use cenote_dsl::write::crypt::{self, Encryption};
 use cenote_dsl::write::pool::PoolDirs;
@@ -110,7 +111,7 @@ impl Engine {
         let salt = create::new_salt(&outside.chance)?;
         let store = Store::new(tree, request.arc_bytes.unwrap_or_else(arc_max));
         store.set_salt(Salt::new(salt));
-        let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
+        let mut mos = MetaObjectSet::create(store.clone()).map_err(failed)?;
         let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);
         let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
         let of = (request, features.as_slice());

@@ -1,4 +1,6 @@
 //! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
+//!
+//! Invariants: a group takes over what it writes once, and has it until it is on disk. What it has destroyed is held by nobody.
 
 #[cfg(test)]
 mod held_tests;
@@ -6,10 +8,10 @@ mod opening;
 mod pending;
 
 use super::capable::{self, Purpose};
+use super::error::EngineError;
 use super::long_hold::Holder;
 use super::policy::{Abilities, Policy};
 use super::room;
-use super::task::EngineError;
 use super::txg::EXPORTED;
 use super::zil::{self, Early, Log, Scope, Suspended, Suspension};
 use super::{Shared, space};
@@ -17,7 +19,7 @@ use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::intent::Intent;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{OpenObjectSet, SyncingSet, WriteError};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx, references};
@@ -458,7 +460,7 @@ impl Datasets {
     }
 
     /// Takes over what every open dataset collected in group `txg`. No change holds it.
-    pub fn quiesce(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
+    pub fn quiesce(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, SyncingSet)> {
         let mut open = self.open.lock();
         let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
         let mut quiesced: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
@@ -480,22 +482,26 @@ impl Datasets {
     }
 
     /// The sync is done with what it took over: from here on a dataset that has no user is not in use.
-    pub fn done_with(&self, quiesced: Vec<(Arc<LiveObjectSet>, OpenObjectSet)>) {
+    pub fn done_with(&self, lives: Vec<Arc<LiveObjectSet>>) {
         let mut open = self.open.lock();
-        let (lives, sets): (Vec<_>, Vec<_>) = quiesced.into_iter().unzip();
         for id in lives.iter().map(|live| live.id()) {
             let was_there = open.quiesced.remove(&id);
             invariant!(was_there, "dataset {id} was written, and no group has taken it over");
         }
         let last: Vec<_> = lives.into_iter().filter_map(Arc::into_inner).collect();
         drop(open);
-        drop((last, sets));
+        drop(last);
     }
 
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
         {
             let mut open = self.open.lock();
+            let held = open.retired.iter().find(|retired| open.held.contains_key(*retired));
+            invariant!(
+                held.is_none(),
+                "dataset {held:?} was destroyed in group {txg}, and someone holds it"
+            );
             open.retired.clear();
             open.sets.values().for_each(|(_, handle)| handle.log.synced(txg));
         }

@@ -7,7 +7,7 @@
 //! errors are counted anew.
 
 use super::removal::Passive;
-use super::sync::Core;
+use super::sync_core::Core;
 use super::{Engine, EngineError};
 use cenote_pool::diagnosis::{self, Verdict};
 use cenote_pool::events;

@@ -5,7 +5,7 @@
 //! scan that ends in a group becomes the last one by that group. A new error has a group written when its
 //! time comes.
 
-use super::sync::Core;
+use super::sync_core::Core;
 use super::{Shared, space};
 use cenote_dsl::write::{Result, Tx, errlog};
 use cenote_format::blkptr::BlockPointer;

@@ -10,7 +10,8 @@
 //! ([`Shared::stores_that_grow`]). Until it has its last size the rest is a reserve that no group can use up; from then on what was given out counts as used
 //! ([`cenote_store::alloc::Group::dead`]), so that changes are refused before the addresses end.
 
-use super::task::{EngineError, Task};
+use super::error::EngineError;
+use super::task::Task;
 use super::{Engine, Shared, SyncContext};
 use crate::space_write::top_level_asize;
 use cenote_dsl::write::Result;

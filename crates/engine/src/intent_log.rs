@@ -30,11 +30,12 @@
 use super::accounting;
 use super::capable::{Left, Logs, Purpose};
 use super::datasets::{Entered, Opening};
-use super::policy::{Policy, Sink};
+use super::policy::Policy;
+use super::sink::Sink;
 use super::{Engine, EngineError, SyncContext};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{SyncingSet, WriteError};
 use cenote_dsl::tunables::REPLAY_THREADS;
 use cenote_dsl::write::{DslWriteError, Move, Result, references};
 use cenote_dsl::zil::{self, Claim, Claimed, Item, Kept, NO_LOG, parallel};
@@ -228,8 +229,7 @@ impl SyncContext<'_> {
 
     /// Writes the header of a head that is not open.
     fn set_intent_log(&mut self, ds_obj: u64, header: ZilHeader) -> Result<()> {
-        let mut set = OpenObjectSet::open_log(self.head_objset(ds_obj)?)?;
-        set.set_zil_header(header);
+        let mut set = SyncingSet::of_log(self.head_objset(ds_obj)?, header)?;
         let policy = Policy::of_new(1);
         let tree = self.disk.tree();
         let sink = Sink {

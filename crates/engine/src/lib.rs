@@ -40,7 +40,7 @@
 //! | `outage` | devices that go out of use and come back |
 //! | `autoreplace` | devices that come to the places of those that are away |
 //! | `suspend` | what no device takes is held until the devices are back |
-//! | `sync` | one transaction group: its passes |
+//! | `sync`, `sync_core` | one transaction group: its passes; what its thread owns |
 //! | `diagnose` | devices that have had too many errors |
 //! | `errlog` | what could not be read, into the pool's error logs |
 //! | `commit` | config, uberblock, labels |
@@ -48,7 +48,7 @@
 //! | `scan` | scrub and resilver |
 //! | `accounting` | what users, groups and projects use |
 //! | `dedup` | the tables of deduplicated blocks |
-//! | `policy` | how blocks are written |
+//! | `sink`, `policy` | what writes blocks; how they are written |
 //! | [`open`], `adopt` | importing for writing; what pools of older software lack |
 //! | `create_pool` | a new pool (`spa_create`) |
 //! | [`create`] | devices made into a pool's, or added to one |
@@ -57,6 +57,7 @@
 //! | `add` | vdevs, spares and cache devices that join the pool |
 //! | `checkpoint` | the pool's checkpoint: taken, discarded, gone back to |
 //! | `capable` | what this software can write to |
+//! | `error`, `features`, `space` | why nothing was done; uses of features; what blocks take |
 //! | `freeze` | pools that are frozen for tests of intent logs |
 //! | `intent_log` | logs that a crash left |
 //! | [`figures`] | what each transaction group did |
@@ -117,7 +118,9 @@ mod datasets;
 mod dedup;
 mod diagnose;
 mod errlog;
+mod error;
 mod expand;
+mod features;
 pub mod figures;
 mod freeze;
 mod intent_log;
@@ -139,11 +142,13 @@ mod reguid;
 mod removal;
 mod room;
 mod scan;
+mod sink;
 mod space;
 pub mod space_write;
 mod surgery;
 mod suspend;
 mod sync;
+mod sync_core;
 pub mod task;
 mod throttle;
 pub mod tunables;
@@ -156,6 +161,7 @@ mod zil;
 pub use capable::unreplayed;
 pub use create_pool::CreateRequest;
 pub use dedup::Prune;
+pub use error::EngineError;
 pub use figures::TxgFigures;
 use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
@@ -165,7 +171,7 @@ pub use outage::{OfflineError, TakeOut};
 pub use removal::RemoveError;
 pub use scan::ScanError;
 pub use surgery::{Attach, Split, SplitOff};
-pub use task::{EngineError, SpaceCheck, SyncContext};
+pub use task::{SpaceCheck, SyncContext};
 pub use vacant::{ActivityError, ActivityRequest, ActivityState};
 
 use crate::space_write::Loader;
@@ -204,7 +210,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use surgery::SpareCaller;
-use sync::{Core, lacks_root_zap};
+use sync::lacks_root_zap;
+use sync_core::Core;
 use task::Queue;
 use txg::{TxState, Work};
 use vacant::Vacant;

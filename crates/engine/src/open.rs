@@ -12,10 +12,11 @@
 use super::autoreplace::Returns;
 use super::background::Background;
 use super::checkpoint::{self, write_rewound};
-use super::commit::{pool_space, tell_savings};
+use super::commit::tell_savings;
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::dedup::Dedup;
+use super::error::EngineError;
 use super::figures::History;
 use super::freeze::Frozen;
 use super::intent_log::{ReadLogs, read_logs};
@@ -23,16 +24,16 @@ use super::mmp::Mmp;
 use super::rebuild::Rebuilder;
 use super::removal::copied;
 use super::scan::Scanner;
+use super::space::pool_space;
 use super::surgery::SpareCaller;
-use super::sync::Core;
-use super::task::{EngineError, Queue, SyncContext};
+use super::sync_core::Core;
+use super::task::{Queue, SyncContext};
 use super::txg::TxState;
 use super::vacant::Vacant;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::{MetaObjectSet, WriteError};
 use cenote_dsl::write::DslWriteError;
-use cenote_dsl::write::deadlist::Keys;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
@@ -170,7 +171,7 @@ impl Engine {
         let maps = SpaceMaps::open(space, pool.config(), mos, txg)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?
             .by(&options.outside.chance);
-        let mos = OpenObjectSet::open(mos.clone())?;
+        let mos = MetaObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
         let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
         checkpoint::begin(pool, &disk)?;
@@ -336,34 +337,5 @@ impl Disk {
             frozen,
             mmp,
         })
-    }
-}
-
-impl Core {
-    /// The state of a pool before its first transaction group is written.
-    pub(super) fn new(
-        mos: OpenObjectSet,
-        maps: SpaceMaps,
-        config: PoolConfig,
-        uberblock: Uberblock,
-    ) -> Core {
-        Core {
-            mos,
-            maps,
-            config,
-            uberblock,
-            config_dirty: true,
-            frees: Vec::new(),
-            uncharged: None,
-            destroying: true,
-            discarding: true,
-            waits_to_free: false,
-            deadlists: Keys::default(),
-            mapping_less: 0,
-            missed: Vec::new(),
-            config_written: false,
-            history_end: None,
-            noted: None,
-        }
     }
 }

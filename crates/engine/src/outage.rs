@@ -11,7 +11,7 @@
 
 use super::adopt::is_back;
 use super::removal::Passive;
-use super::sync::Core;
+use super::sync_core::Core;
 use super::{Engine, EngineError, SyncContext};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};

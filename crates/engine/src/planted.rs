@@ -2,8 +2,8 @@
 //! commands at which a test does something else. With the feature `planted`. `cargo build` never turns it on; `cargo test --workspace` does, in the programs that tests start as well.
 
 use crate::dedup::Group;
+use crate::features::count_feature;
 use crate::space_write::Evacuation;
-use crate::sync::count_feature;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dmu::write::{OpenObjectSet, Synced, WriteError};
 use cenote_dsl::write::{DslWriteError, Result};

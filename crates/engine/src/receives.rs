@@ -6,6 +6,8 @@
 //! Each change that a receiver makes leaves the last record that it has, under the transaction group that it is in.
 //! The group that is synced takes the last one that it has, and writes it into the dataset
 //! ([`cenote_dsl::write::receive::save_point`]).
+//!
+//! Invariants: a receiver enters once and ends once. Groups and what they have of a stream only grow.
 
 use cenote_dsl::write::receive::Point;
 use cenote_format::invariant;
@@ -30,7 +32,8 @@ impl Receives {
 
     /// The receiver of a dataset has ended.
     pub(crate) fn leave(&self, ds_obj: u64) {
-        self.open.lock().remove(&ds_obj);
+        let was_there = self.open.lock().remove(&ds_obj).is_some();
+        invariant!(was_there, "dataset {ds_obj}: a receiver ends that has not begun");
     }
 
     /// Whether a dataset is being received.
@@ -41,10 +44,15 @@ impl Receives {
     /// Group `txg`, which is open, has all up to this record.
     pub(crate) fn note(&self, ds_obj: u64, txg: u64, point: Point) {
         if let Some(points) = self.open.lock().get_mut(&ds_obj) {
-            let last = points.last_key_value().map(|(last, _)| *last);
+            let last = points.last_key_value().map(|(last, point)| (*last, point.bytes));
+            let (now, is_later) = (point.bytes, |last: (u64, u64)| last.0 <= txg);
             invariant!(
-                last <= Some(txg),
+                last.is_none_or(is_later),
                 "dataset {ds_obj}: a record is received in group {txg} after {last:?}"
+            );
+            invariant!(
+                last.is_none_or(|(_, bytes)| bytes <= now),
+                "dataset {ds_obj}: {now} bytes of a stream are received after {last:?}"
             );
             points.insert(txg, point);
         }
@@ -56,5 +64,49 @@ impl Receives {
         let points = open.get_mut(&ds_obj)?;
         let later = points.split_off(&txg.saturating_add(1));
         std::mem::replace(points, later).pop_last().map(|(_, point)| point)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use cenote_format::invariant::{caught, is_broken};
+
+    fn broken(f: impl FnOnce()) -> String {
+        let why = caught(f).unwrap_err();
+        assert!(is_broken(&why), "{why}");
+        why
+    }
+
+    fn point(bytes: u64) -> Point {
+        Point { object: 7, offset: 0, bytes }
+    }
+
+    #[test]
+    fn a_group_takes_the_last_record_that_it_has() {
+        let receives = Receives::default();
+        assert!(receives.enter(5) && !receives.enter(5));
+        for (txg, bytes) in [(10, 100), (10, 200), (11, 300)] {
+            receives.note(5, txg, point(bytes));
+        }
+        assert_eq!(receives.take(5, 10), Some(point(200)));
+        assert_eq!((receives.take(5, 11), receives.take(5, 12)), (Some(point(300)), None));
+        receives.leave(5);
+        assert!(!receives.has(5));
+    }
+
+    #[test]
+    fn a_stream_that_goes_back_is_found() {
+        let receives = Receives::default();
+        receives.enter(5);
+        receives.note(5, 10, point(200));
+        let why = broken(|| receives.note(5, 10, point(199)));
+        assert!(why.contains("dataset 5: 199 bytes of a stream are received after"), "{why}");
+        let why = broken(|| receives.note(5, 9, point(300)));
+        assert!(why.contains("dataset 5: a record is received in group 9 after"), "{why}");
+        receives.leave(5);
+        let why = broken(|| receives.leave(5));
+        assert!(why.ends_with("dataset 5: a receiver ends that has not begun"), "{why}");
     }
 }

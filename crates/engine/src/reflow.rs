@@ -22,6 +22,8 @@
 //! somewhere is tried again after a minute, or when devices are cleared; only the first read in a row that fails counts as an
 //! error, and each write. A crash leaves what the last group had moved.
 //! The scrub in the end is for sectors that are copied without being verified.
+//!
+//! Invariant: a step copies what lies within it, and is noted once that before it is on disk.
 
 use crate::create;
 use crate::space_write::config_of;
@@ -34,6 +36,7 @@ use crate::{Attach, Disk, Engine, EngineError, Shared, SyncContext};
 use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::{DslWriteError, Result, features};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::invariant;
 use cenote_format::label::{BOOT_AREA, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
@@ -255,6 +258,12 @@ impl Shared {
             Ok(what) => what,
             Err(why) => return Ok(Step::Again(why)),
         };
+        let is_within = |part: &Range<u64>| start <= part.start && part.end <= to;
+        invariant!(
+            start < to && ranges.iter().all(is_within),
+            "vdev {}: from {start:#x} to {to:#x} {ranges:x?} are copied",
+            top.id()
+        );
         let copied = tree.reflow_copy(top, (&ranges, start..to), Copying { quiet, ends: &ends });
         let moved = match copied {
             Ok(moved) => moved,
@@ -490,7 +499,14 @@ impl SyncContext<'_> {
     /// The group's uberblock says this, if the change is kept that is under way.
     fn uberblock_says(&mut self, shared: &Arc<Shared>, reflowed: Reflowed) {
         let shared = shared.clone();
-        self.when_kept(move || *shared.disk.reflowed.lock() = Some(reflowed));
+        self.when_kept(move || {
+            let id = reflowed.vdev.id();
+            let before = shared.disk.reflowed.lock().replace(reflowed);
+            invariant!(
+                before.is_none(),
+                "vdev {id}: a step of its expansion is noted before the last one is on disk"
+            );
+        });
     }
 
     /// Blocks of a vdev that are born from group `from` on have the width that it has now.

@@ -5,7 +5,7 @@
 //! newer than any uberblock. A search for pools takes devices that have either guid for devices of one pool
 //! (`cenote_pool::discover`), and the uberblock says which of the two it has.
 
-use super::task::EngineError;
+use super::error::EngineError;
 use super::{Engine, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::NvValue;

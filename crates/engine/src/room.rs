@@ -23,7 +23,7 @@
 //! Each takes what it can, in this order, so that datasets that share a reservation take it once.
 
 use super::Shared;
-use super::commit::pool_space;
+use super::space::pool_space;
 use ahash::HashMap;
 use cenote_dmu::write::WriteError;
 use cenote_format::SECTOR;

@@ -21,7 +21,7 @@
 //!
 //! What is only unreadable suspends no pool.
 
-use super::sync::Core;
+use super::sync_core::Core;
 use super::{Engine, EngineError, MOMENT, Shared};
 use cenote_dmu::write::WriteError;
 use cenote_pool::Pool;

@@ -9,23 +9,26 @@
 mod datasets;
 
 use super::checkpoint::must_wait;
+use super::commit::drain;
 use super::dedup::{FAST_DEDUP, Group};
+use super::error::EngineError;
+use super::features::count_feature;
 use super::figures::Recorder;
-use super::policy::{Abilities, Policy, Sink};
+use super::policy::{Abilities, Policy};
 use super::removal::note_spared;
-use super::task::{EngineError, Task};
+use super::sink::Sink;
+use super::sync_core::Core;
+use super::task::Task;
 use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
-use crate::space_write::{SpaceMaps, write_dtls};
+use crate::space_write::write_dtls;
 use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{BlockSink, OpenObjectSet, SyncingSet, WriteError, WrittenSet, ZapMut};
 use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
-use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
 use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, references};
 use cenote_format::blkptr::BlockPointer;
@@ -33,17 +36,15 @@ use cenote_format::dsl::BpobjPhys;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::invariant;
 use cenote_format::invariant::caught;
-use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
-use cenote_pool::config_write::{self, PoolConfig};
+use cenote_pool::config_write;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::txg_times::{self, TxgTimes};
 use cenote_store::Bookmark;
 use cenote_store::alloc::Class;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,43 +52,6 @@ use std::time::{Duration, Instant};
 const DEFERRED: &str = "sync_bplist";
 /// The MOS's object set number.
 const MOS: u64 = 0;
-
-/// What the sync thread owns.
-pub(crate) struct Core {
-    /// The MOS.
-    pub mos: OpenObjectSet,
-    /// Space on disk.
-    pub maps: SpaceMaps,
-    /// What the config says.
-    pub config: PoolConfig,
-    /// The last uberblock.
-    pub uberblock: Uberblock,
-    /// The config and all labels are to be written.
-    pub config_dirty: bool,
-    /// Blocks that are to be freed.
-    pub frees: Vec<BlockPointer>,
-    /// What the last sync of the MOS itself wrote and freed, not yet charged to it.
-    pub uncharged: Option<Synced>,
-    /// Destroyed datasets are still being freed.
-    pub destroying: bool,
-    /// A checkpoint may have to be discarded.
-    pub discarding: bool,
-    /// Destroyed datasets are not freed, since a checkpoint leaves no room for that.
-    pub waits_to_free: bool,
-    /// Keys of deadlists, from group to group.
-    pub deadlists: Keys,
-    /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
-    /// that a leaf may be in it more than once.
-    pub missed: Vec<(u64, Vec<Range<u64>>)>,
-    /// Bytes that the mapping of a removed vdev became shorter by in this group.
-    pub mapping_less: u64,
-    /// The config was written, which is not listed as an event yet.
-    pub config_written: bool,
-    /// Up to where records of the history are listed as events.
-    pub history_end: Option<u64>,
-    /// When it was last noted at what time a group was written: seconds since 1970.
-    pub noted: Option<u64>,
-}
 
 /// The number that errors of the MOS are reported under.
 fn mos_bookmark() -> Bookmark {
@@ -99,7 +63,7 @@ const ROOT_ZAPS: &str = "com.klarasystems:vdev_zaps_v2";
 const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 
 /// The datasets of a transaction group, with what they handed over.
-type Quiesced = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
+type Quiesced = Vec<(Arc<LiveObjectSet>, SyncingSet)>;
 
 impl Core {
     /// Writes the open transaction group.
@@ -107,7 +71,7 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (group, mut quiesced, (first, mut tasks)) =
+        let (group, quiesced, (first, mut tasks)) =
             shared.tx_state.quiesce(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
         let txg = group.txg;
         // Freed space comes back when further groups are on disk.
@@ -149,7 +113,7 @@ impl Core {
         self.free_deferred(&shared.disk, txg)?;
         self.condense_mapping(&shared.disk, txg)?;
         let begun = Instant::now();
-        self.sync_datasets(shared, txg, abilities, &mut quiesced)?;
+        let written = self.sync_datasets(shared, txg, abilities, quiesced)?;
         recorder.datasets(begun.elapsed());
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
@@ -158,7 +122,7 @@ impl Core {
         let errors = self.log_errors(shared, txg)?;
         self.note_time(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
-        self.verify(shared, quiesced.iter().map(|(live, _)| live.id()))?;
+        self.verify(shared, written.iter().map(|(live, _)| live.id()))?;
         // A pool that was suspended meanwhile has something wrong in memory.
         shared.tx_state.failure().map_or(Ok(()), |why| Err(EngineError::Suspended(why)))?;
         let begun = Instant::now();
@@ -170,10 +134,14 @@ impl Core {
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
         errors.iter().for_each(|errors| shared.disk.store.errors_written(errors));
-        for (live, synced) in &quiesced {
-            live.sync_done(synced);
-        }
-        shared.datasets.done_with(quiesced);
+        let on = |(live, written): (Arc<LiveObjectSet>, Option<WrittenSet>)| {
+            match written {
+                Some(written) => live.sync_done(written),
+                None => live.give_up(),
+            }
+            live
+        };
+        shared.datasets.done_with(written.into_iter().map(on).collect());
         shared.disk.store.group_on_disk(txg);
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
@@ -577,26 +545,6 @@ pub(super) fn lacks_root_zap(mos: &mut OpenObjectSet, vdev_tree: &NvList) -> Res
     Ok(feature_uses(mos, ROOT_ZAPS)?.filter(|_| !there))
 }
 
-/// Adds to the number of uses of a feature.
-pub(super) fn count_feature(
-    mos: &mut OpenObjectSet,
-    txg: u64,
-    outside: &Outside,
-    guid: &str,
-    delta: i64,
-) -> std::result::Result<(), WriteError> {
-    let space = |_: &BlockPointer| Default::default();
-    let mut tx = Tx::new(mos, txg, outside, &space);
-    let step = match delta {
-        0.. => cenote_dsl::write::features::increment,
-        _ => cenote_dsl::write::features::decrement,
-    };
-    for _ in 0..delta.unsigned_abs() {
-        step(&mut tx, guid)?;
-    }
-    Ok(())
-}
-
 /// Parts of removed vdevs that no pointer refers to any more are noted.
 fn mark_obsolete(disk: &Disk, tx: &Tx<'_>) -> Result<()> {
     for dva in &tx.obsolete {
@@ -640,11 +588,6 @@ fn is_nearly_full(allocated: u64, space: u64) -> bool {
     const LEFT: u64 = 8 << 30;
     let limit = (space / 100 * 85).max(space.saturating_sub(LEFT));
     allocated >= limit
-}
-
-/// Waits for all blocks that are being written.
-pub(super) fn drain(disk: &Disk) -> Result<()> {
-    Ok(disk.writer.drain().map_err(|e| WriteError::Sink(Box::new(e)))?)
 }
 
 /// Frees blocks in this group.

@@ -7,10 +7,15 @@
 //! A task is done whole or not at all. If it refuses, or what it needs cannot be read, all that it
 //! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
 //! goes on without it. What is changed in memory besides waits until the change is kept ([`SyncContext::when_kept`]). Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
+//!
+//! Invariant: a task adds to what tasks before it leave to the group (blocks to be freed, blocks that were written, moves), and takes nothing
+//! of that away.
 
-use super::commit::pool_space;
 use super::datasets::Datasets;
-use super::policy::{Abilities, Policy, Sink};
+use super::error::EngineError;
+use super::policy::{Abilities, Policy};
+use super::sink::Sink;
+use super::space::pool_space;
 use super::txg::TxState;
 use super::{Disk, accounting};
 use crate::space_write::SpaceMaps;
@@ -32,36 +37,6 @@ use std::time::Duration;
 
 /// How often a caller whose task has not run looks whether the pool is suspended.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Why something was not done to a pool.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The change was refused.
-    #[error(transparent)]
-    Dsl(#[from] DslWriteError),
-    /// What is there could not be read.
-    #[error(transparent)]
-    Read(#[from] cenote_dmu::Error),
-    /// The pool or dataset has something that this software cannot write.
-    #[error("{0} is not supported for writing")]
-    Unsupported(String),
-    /// A device has not answered a request to trim or initialize it.
-    #[error("a device that is being trimmed or initialized does not answer")]
-    Unanswered,
-    /// Nothing can be written any more.
-    #[error("pool I/O is currently suspended: {0}")]
-    Suspended(String),
-}
-
-impl From<WriteError> for EngineError {
-    fn from(e: WriteError) -> EngineError {
-        match e {
-            WriteError::Suspended(why) => EngineError::Suspended(why),
-            WriteError::Interrupted => EngineError::Suspended(WriteError::Interrupted.to_string()),
-            other => EngineError::Dsl(other.into()),
-        }
-    }
-}
 
 /// What a sync task works on.
 pub struct SyncContext<'a> {
@@ -190,7 +165,7 @@ impl SyncContext<'_> {
     /// Writes the object set of a new head. What owners use is `counted` from the start.
     fn write_objset(
         &mut self,
-        (ds_obj, mut os): (u64, OpenObjectSet),
+        (ds_obj, os): (u64, OpenObjectSet),
         copies: usize,
         counted: bool,
     ) -> cenote_dsl::write::Result<()> {
@@ -207,6 +182,7 @@ impl SyncContext<'_> {
             born: Some(&self.born),
             early: None,
         };
+        let mut os = os.into_syncing();
         match counted {
             true => accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink),
             false => accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink),
@@ -280,8 +256,16 @@ impl SyncContext<'_> {
         let (frees, then) = (self.tx.frees.len(), before.frees);
         invariant!(frees >= then, "{frees} blocks are to be freed after a task, {then} before it");
         self.tx.frees.truncate(then);
-        self.tx.moves.truncate(before.moves);
-        let born = self.born.lock().split_off(before.born);
+        let (moves, then) = (self.tx.moves.len(), before.moves);
+        invariant!(
+            moves >= then,
+            "{moves} moves are to be followed after a task, {then} before it"
+        );
+        self.tx.moves.truncate(then);
+        let mut born = self.born.lock();
+        let (written, then) = (born.len(), before.born);
+        invariant!(written >= then, "tasks wrote {written} blocks, and {then} before the last one");
+        let born = born.split_off(then);
         self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
     }
 }

@@ -25,8 +25,8 @@
 //! (destroy, promote, a swap) make of all of them.
 
 use super::Shared;
-use super::sync::Core;
-use super::task::EngineError;
+use super::error::EngineError;
+use super::sync_core::Core;
 use cenote_dmu::write::Synced;
 use cenote_dsl::Dsl;
 use cenote_dsl::write::Tx;

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_dmu::write::{BlockSink, NewBlock, Result, Synced, WriteError};
+use cenote_dmu::write::{BlockSink, NewBlock, OpenObjectSet, Result, Synced, WriteError};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::{self, Checksum, Salt};
@@ -91,6 +91,13 @@ impl MemSink {
     /// Another store over the same device, with nothing in its cache and faults of its own.
     pub fn another_store(&self) -> (Arc<Store>, Arc<FaultyDevice>) {
         store_over(&self.memory)
+    }
+
+    /// Writes an object set that was only made, and opens what was written.
+    pub fn write_new(&self, set: OpenObjectSet, txg: u64) -> (Synced, OpenObjectSet) {
+        let mut syncing = set.into_syncing();
+        let synced = syncing.sync(txg, self).unwrap();
+        (synced, OpenObjectSet::open(syncing.finish().base().clone()).unwrap())
     }
 
     /// Makes embedded blocks of file contents that start with [`EMBEDDED`]; what comes after the first

@@ -70,7 +70,7 @@ impl World {
         let txgs = Arc::new(Txgs(AtomicU64::new(10), Arc::default()));
         let mut os = OpenObjectSet::create(sink.store.clone(), 54, kind).unwrap();
         make(&mut os);
-        os.sync(10, &sink).unwrap();
+        let (_, os) = sink.write_new(os, 10);
         txgs.0.store(11, Ordering::SeqCst);
         World { sink, live: LiveObjectSet::new(os, txgs.clone()), txgs }
     }
@@ -79,7 +79,7 @@ impl World {
         let mut quiesced = self.live.quiesce();
         let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         quiesced.sync(txg, &self.sink).unwrap();
-        self.live.sync_done(&quiesced);
+        self.live.sync_done(quiesced.finish());
         self.txgs.1.group_done(txg);
     }
 }

@@ -245,7 +245,7 @@ impl OpenObject {
 impl OpenObjectSet {
     /// Whether block `blkid` of object `number` is dirty in the open group.
     pub(crate) fn is_dirty_block(&self, number: u64, blkid: u64) -> bool {
-        self.objects.get(&number).is_some_and(|object| object.is_dirty_block(blkid))
+        self.unwritten.objects.get(&number).is_some_and(|object| object.is_dirty_block(blkid))
     }
 }
 

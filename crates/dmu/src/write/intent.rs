@@ -73,7 +73,7 @@ fn about(body: &Body<'_>) -> About {
 
 impl OpenObjectSet {
     fn itxs(&mut self) -> &mut Vec<Itx> {
-        self.intent.get_or_insert_default()
+        self.transaction.intent.get_or_insert_default()
     }
 
     /// The change that is being made is described by `body`.
@@ -127,6 +127,6 @@ impl OpenObjectSet {
 
     /// What was logged since this was called last.
     pub(crate) fn take_intent(&mut self) -> Intent {
-        std::mem::take(&mut self.intent).filter(|itxs| !itxs.contains(&Itx::Unlogged))
+        std::mem::take(&mut self.transaction.intent).filter(|itxs| !itxs.contains(&Itx::Unlogged))
     }
 }

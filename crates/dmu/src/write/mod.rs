@@ -4,16 +4,32 @@
 //!
 //! An [`OpenObjectSet`] stands on what the last sync left, read through the reading path. Changes
 //! are collected in memory, object by object: dnodes as they will be, dirty data blocks, ranges of
-//! blocks to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
-//! objects at once (see `sync`), and the object set goes on from the new root block.
+//! blocks to be freed. A [`SyncingSet`] takes all of them over and writes them, level by level over all
+//! objects at once (see `sync`). The open set then goes on from the new root block.
 //!
-//! An object set is changed, then synced, then changed again: so it goes for the meta object set.
-//! For data sets that are in use, the pending changes are *quiesced* (`txg_quiesce`): they move into a
-//! second [`OpenObjectSet`], the syncing one, which is synced while the first goes on collecting
-//! changes on top (see `quiesce`).
+//! Each state of an object set has its type, which can do what makes sense in that state alone:
+//!
+//! ```text
+//!   OpenObjectSet    changes are made
+//!    in a MetaObjectSet   what was changed is written at once, again and again: the meta object set
+//!    in a HeadObjectSet   a data set in use: what was changed is quiesced (`txg_quiesce`), and more is changed
+//!    by itself            a data set that is only made, or of which only the log is changed
+//!        |
+//!        |  sync, quiesce, into_syncing
+//!        v
+//!   SyncingSet       is written, several times if need be; counts what users use by what was written
+//!        |
+//!        |  finish
+//!        v
+//!   WrittenSet       what the open set goes on from (sync_done)
+//! ```
+//!
+//! What was quiesced is shared by the syncing set and the open one, which shows it below its own changes
+//! ([`Quiesced`], see `quiesce`).
 //!
 //! | module | what |
 //! |---|---|
+//! | `unwritten` | what open sets and syncing sets have in common: the changes, and how they are protected |
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
 //! | `rewrite` | blocks written anew as they are |
 //! | `raw` | object sets that are received encrypted as they are |
@@ -21,13 +37,16 @@
 //! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | what writes blocks: the floor below |
-//! | `indirect` | an indirect block while its pointers change |
+//! | `indirect`, `levels` | an indirect block while its pointers change; how many levels there are |
 //! | `sync` | the object set written: dnodes, root block |
+//! | `accounts` | what users use, counted between two syncs of a group |
+//! | `meta` | the meta object set |
 //! | `run` | the blocks of all objects written, level by level |
 //! | `work` | one object that is written |
 //! | [`intent`] | what a change leaves for the intent log |
-//! | `undo` | changes, within each other, that are made whole or not at all |
-//! | `quiesce` | what is pending: views of it, quiescing it, standing on what was written |
+//! | `undo`, `journal` | changes, within each other, that are made whole or not at all; what is noted for that |
+//! | `pending` | what is pending, looked at |
+//! | `quiesce` | data sets in use: quiescing what is pending, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
 //! # Invariants
@@ -41,12 +60,17 @@
 //! - After a sync that failed the object set is of no use; it must be opened anew from the root
 //!   block that is valid.
 
+mod accounts;
 mod chunk;
 mod clone;
 mod indirect;
 pub mod intent;
+mod journal;
+mod levels;
+mod meta;
 mod object;
 mod open_block;
+mod pending;
 #[cfg(test)]
 mod planted;
 mod quiesce;
@@ -57,41 +81,43 @@ pub mod sink;
 mod slots;
 mod sync;
 mod undo;
+mod unwritten;
 mod work;
 pub mod zap;
 
+pub use accounts::Accounts;
 pub use chunk::Chunk;
 pub(crate) use chunk::Was;
 pub use clone::{ClonePointers, NotClonable, is_clonable};
+pub use meta::MetaObjectSet;
+pub(crate) use pending::on_disk;
+pub use quiesce::HeadObjectSet;
 pub use raw::{RawRoot, RawShape};
 pub use rewrite::{Births, Gather, Spare};
 pub use sink::{BlockSink, NewBlock};
+pub use sync::{SyncingSet, WrittenSet};
 pub use zap::ZapMut;
 
+use crate::dnode::Dnode;
 use crate::dnode_counts::{What, count};
-use crate::object::Dnode;
-use crate::objset::{META_DNODE, PROJECT_USED};
-use crate::tree::Tree;
+use crate::objset::PROJECT_USED;
 use crate::{Error, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::crypt::Seal;
-use cenote_format::dmu::{
-    DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
-};
+use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader};
 use cenote_format::encode::EncodeError;
-use cenote_format::{ByteOrder, DecodeError, invariant, less};
+use cenote_format::{DecodeError, invariant, less};
 use cenote_store::keys::LoadedKey;
 use cenote_store::write::Payload;
-use cenote_store::{BlockError, Bookmark, Store};
+use cenote_store::{BlockError, Store};
 use intent::Intent;
 use object::OpenObject;
-pub(crate) use quiesce::on_disk;
-use quiesce::{Below, Found};
+use pending::{Below, Found};
 use slots::Slots;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
 use undo::Change;
+use unwritten::{Protection, Unwritten};
 
 /// `DN_MIN_INDBLKSHIFT`: indirect blocks of 4 KiB.
 pub const MIN_INDIRECT_SHIFT: u8 = 12;
@@ -298,250 +324,145 @@ fn take_in<'o>(
     Ok(Arc::make_mut(object))
 }
 
-/// What was quiesced and is being written by another object set.
+/// What was quiesced: it does not change any more, and is shared by the set that writes it and the one that shows it.
 #[derive(Clone)]
 struct Quiesced {
     objects: Arc<Objects>,
     doomed: Arc<Doomed>,
 }
 
-/// An object set that is being written.
-pub struct OpenObjectSet {
-    base: Arc<ObjectSet>,
-    phys: ObjsetPhys,
-    /// The key that protects all that is written of it; of an encrypted one alone.
-    key: Option<Arc<LoadedKey>>,
-    /// The root block of an encrypted one of which only the header of the intent log is changed.
-    raw: Option<Vec<u8>>,
-    /// What a raw stream that is being received says of it.
-    received: Option<RawRoot>,
-    /// How blocks of dnodes, by their numbers, are protected that a raw stream has changed.
-    seals: BTreeMap<u64, Seal>,
-    slots: Slots,
-    objects: Objects,
-    doomed: Doomed,
-    /// Bytes to be written.
-    dirty: u64,
-    /// Bytes that a dirty block counts for at least.
-    least: u64,
-    /// Pointers that were freed since the last question.
-    freed: u64,
-    /// Objects that there are more than on disk.
-    more: i64,
-    /// What is set in the root block, and was not quiesced.
+/// What is set in the root block while another set writes it: it goes over what that leaves.
+#[derive(Debug, Clone, Copy, Default)]
+struct Over {
     flags: Option<u64>,
     zil: Option<ZilHeader>,
-    /// `DNODE_FLAG_*_ACCOUNTED` for whatever is written.
-    accounted: u8,
-    /// Whether the root block has to be written.
-    changed: bool,
-    /// See [`Synced::uses`].
-    uses: Uses,
-    /// What stands between the changes and the base.
-    quiesced: Option<Quiesced>,
-    /// What this set is to write for another one, and has not yet made its own.
-    inherited: Option<Quiesced>,
-    /// Whether this is a syncing set.
-    syncing: bool,
-    /// The dnodes that a syncing set has written; `None` for those it freed.
-    written: BTreeMap<u64, Option<Arc<Dnode>>>,
-    /// The changes that are being made.
+}
+
+/// The changes that are being made, and what is told of them when they are made.
+#[derive(Default)]
+struct Transaction {
     change: Change,
-    /// What the change that is being made leaves for the intent log.
+    /// What it leaves for the intent log.
     intent: Intent,
-    failed: bool,
+    /// Pointers that were freed since the last question.
+    freed: u64,
+}
+
+/// An object set that is changed.
+pub struct OpenObjectSet {
+    unwritten: Unwritten,
+    over: Over,
+    slots: Slots,
+    /// Objects that there are more than on disk.
+    more: i64,
+    /// What stands between the changes and what is on disk.
+    quiesced: Option<Quiesced>,
+    transaction: Transaction,
 }
 
 impl OpenObjectSet {
     /// Opens an object set for writing. Errors: it was never written ([create](Self::create) it);
     /// dnode blocks of other than 16 KiB, or an impossible indirect block shift; it is encrypted, and its key is not loaded.
     pub fn open(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
-        let key = base.store().keys().of(base.id());
-        if base.root_bp().uses_crypt() != key.is_some() {
-            // Written without the key it would lose its MACs; a key without an encrypted root would encrypt a plain data set.
-            let at = Bookmark::root(base.id());
-            return Err(BlockError::Encrypted { at }.into());
-        }
-        let meta = &base.phys().meta_dnode;
-        if meta.block_size != DNODE_BLOCK || !object::sound_shift(meta) {
-            let (size, shift) = (meta.block_size, meta.indirect_shift);
-            let why = format!("dnode blocks of {size} bytes, indirect block shift {shift}");
-            return Err(WriteError::Invalid { object: META_DNODE, why });
-        }
-        Ok(OpenObjectSet { key, ..Self::around(base) })
+        Ok(Self::around(Unwritten::open(base)?))
     }
 
-    /// Opens an object set of which only the header of the intent log is to be changed ([`OpenObjectSet::set_zil_header`]).
-    /// That of an encrypted one takes no key, for no MAC covers it (`os_next_write_raw`).
+    fn around(unwritten: Unwritten) -> OpenObjectSet {
+        let (slots, transaction, over) = Default::default();
+        OpenObjectSet { unwritten, over, slots, more: 0, quiesced: None, transaction }
+    }
+
+    /// A new object set with number `id`.
     ///
     /// # Errors
-    /// As of [`OpenObjectSet::open`]; a big-endian one that is encrypted.
-    pub fn open_log(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
-        if !base.root_bp().uses_crypt() {
-            return OpenObjectSet::open(base);
-        }
-        let block = base.store().read(base.root_bp(), Bookmark::root(base.id()))?;
-        if block.order != ByteOrder::Little {
-            return Err(WriteError::ByteOrder(META_DNODE));
-        }
-        let raw = Some(block.data.to_vec());
-        Ok(OpenObjectSet { raw, ..Self::around(base) })
-    }
-
-    fn around(base: Arc<ObjectSet>) -> OpenObjectSet {
-        let phys = base.phys().clone();
-        let (slots, objects, doomed, written) = Default::default();
-        OpenObjectSet {
-            base,
-            phys,
-            key: None,
-            raw: None,
-            received: None,
-            seals: BTreeMap::new(),
-            slots,
-            objects,
-            doomed,
-            dirty: 0,
-            least: cenote_format::SECTOR,
-            freed: 0,
-            more: 0,
-            flags: None,
-            zil: None,
-            accounted: 0,
-            changed: false,
-            uses: Uses::default(),
-            quiesced: None,
-            inherited: None,
-            syncing: false,
-            written,
-            change: Change::default(),
-            intent: None,
-            failed: false,
-        }
-    }
-
-    /// A new object set with number `id`. Data sets get a meta dnode of as many levels as
-    /// it could ever need; that of the pool grows.
+    /// None that is to be expected.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
-        let mut this = Self::around(ObjectSet::open(store, id, BlockPointer::HOLE)?);
-        let meta = &mut this.phys.meta_dnode;
-        meta.indirect_shift = MAX_INDIRECT_SHIFT;
-        meta.pointers = vec![BlockPointer::HOLE; MAX_POINTERS];
-        if kind != ObjsetType::Meta {
-            let last = (1u64 << 48) / slots::PER_BLOCK - 1;
-            meta.levels = work::levels(last, MAX_POINTERS as u64, 10);
-        }
-        this.phys.kind = kind;
-        this.changed = true;
-        Ok(this)
+        Ok(Self::around(Unwritten::new(store, id, kind)?))
     }
 
     /// The same, of an encrypted data set, if there is a `key`.
-    pub fn protected_by(self, key: Option<Arc<LoadedKey>>) -> OpenObjectSet {
-        OpenObjectSet { key, ..self }
+    pub fn protected_by(mut self, key: Option<Arc<LoadedKey>>) -> OpenObjectSet {
+        self.unwritten.protection = Protection::of(key);
+        self
     }
 
-    /// Bytes of the largest block that can be written.
-    fn max_block(&self) -> u64 {
-        self.key.as_ref().map_or(cenote_format::MAX_BLOCK, |key| key.key().suite().max_block())
+    /// Ends the changes of an object set that is not in use: all that is left to do is to write it.
+    pub fn into_syncing(mut self) -> SyncingSet {
+        SyncingSet::of(self.hand_over())
+    }
+
+    /// Takes what was changed, to be written.
+    fn hand_over(&mut self) -> Unwritten {
+        self.check_no_change();
+        self.slots.next_group();
+        self.over = Over::default();
+        self.unwritten.hand_over()
     }
 
     /// The key that protects what is written of it.
     pub fn key(&self) -> Option<&Arc<LoadedKey>> {
-        self.key.as_ref()
+        self.unwritten.protection.key()
     }
 
     /// The object set as the last sync left it.
     pub fn synced(&self) -> &Arc<ObjectSet> {
-        &self.base
+        &self.unwritten.base
     }
 
     /// The dataset's object number, 0 for the MOS.
     pub fn id(&self) -> u64 {
-        self.base.id()
+        self.unwritten.id()
     }
 
     /// `os_flags`.
     pub fn flags(&self) -> u64 {
-        self.phys.flags
+        self.unwritten.root.phys.flags
     }
 
     /// `os_flags`, to be changed with care.
     pub fn set_flags(&mut self, flags: u64) {
         self.note_root();
-        (self.phys.flags, self.flags) = (flags, Some(flags));
-        self.changed = true;
+        self.over.flags = Some(flags);
+        self.unwritten.root.set_flags(flags);
     }
 
     /// The header of the intent log.
     pub fn zil_header(&self) -> &ZilHeader {
-        &self.phys.zil
+        &self.unwritten.root.phys.zil
     }
 
     /// Changes the header of the intent log; before the last write of a change, so that it can be taken back.
     pub fn set_zil_header(&mut self, zil: ZilHeader) {
         self.note_root();
-        (self.phys.zil, self.zil) = (zil, Some(zil));
-        self.changed = true;
-    }
-
-    /// Sets the flags (`DNODE_FLAG_USERUSED_ACCOUNTED`, `DNODE_FLAG_USEROBJUSED_ACCOUNTED`) that
-    /// each dnode gets when it is written, because it is accounted for from then on.
-    pub fn set_accounted(&mut self, flags: u8) {
-        self.accounted = flags;
-    }
-
-    fn meta_tree(&self) -> Tree<'_> {
-        Tree {
-            store: self.base.store(),
-            objset: self.base.id(),
-            object: META_DNODE,
-            dnode: &self.phys.meta_dnode,
-            as_of: None,
-        }
+        self.over.zil = Some(zil);
+        self.unwritten.root.set_zil(zil);
     }
 
     pub(crate) fn usable(&self) -> Result<()> {
-        if self.failed { Err(WriteError::Failed) } else { Ok(()) }
+        self.unwritten.usable()
     }
 
     /// Has each dirty block count for so many bytes at least: what the smallest block takes on the
-    /// devices. To be called while nothing is dirty.
-    pub fn set_least(&mut self, least: u64) {
-        self.least = least.max(cenote_format::SECTOR);
-    }
-
-    /// Objects come and go in the open set only.
-    fn may_allocate(&self) -> Result<()> {
-        if self.syncing {
-            let why = "the object set is being written".into();
-            return Err(WriteError::Invalid { object: META_DNODE, why });
-        }
-        self.usable()
-    }
-
-    fn insert(&mut self, number: u64, object: OpenObject) {
-        self.dirty += object.bytes(self.least);
-        let (objset, is_special) = (self.id(), number == META_DNODE);
-        invariant!(!is_special, "objset {objset}: an object gets the number of the meta dnode");
-        let before = self.objects.insert(number, Arc::new(object));
-        invariant!(before.is_none(), "objset {objset} object {number}: allocated twice");
+    /// devices.
+    ///
+    /// Invariant: nothing is dirty, which was counted otherwise.
+    pub(crate) fn set_least(&mut self, least: u64) {
+        let (objset, dirty) = (self.id(), self.unwritten.dirty);
+        invariant!(dirty == 0, "objset {objset}: {dirty} dirty bytes are counted otherwise");
+        self.unwritten.least = least.max(cenote_format::SECTOR);
     }
 
     /// Allocates an object and returns its number (`dmu_object_alloc`, `dnode_allocate`): the first free one.
     ///
-    /// Errors: sizes that the format does not have, no free number; the set is a quiesced one.
+    /// Errors: sizes that the format does not have, no free number.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
-        self.may_allocate()?;
+        self.usable()?;
         let phys = object::new_dnode(new)?;
         let slots = phys.slots();
-        let mut map = std::mem::take(&mut self.slots);
-        let taken = map.take_any(slots, &self.meta_tree());
-        self.slots = map;
-        let number = taken?;
+        let number = self.slots.take_any(slots, &self.unwritten.meta_tree())?;
         let mut object = OpenObject::new(number, phys);
-        self.change.allocated(number, slots, &mut object);
-        self.insert(number, object);
+        self.transaction.change.allocated(number, slots, &mut object);
+        self.unwritten.insert(number, object);
         self.more += 1;
         count(What::Allocated);
         Ok(number)
@@ -551,44 +472,21 @@ impl OpenObjectSet {
     ///
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
-        self.may_allocate()?;
-        if new.block_size > self.max_block() {
+        self.usable()?;
+        if new.block_size > self.unwritten.max_block() {
             let why = format!("blocks of {} bytes are too long for its encryption", new.block_size);
             return Err(WriteError::Invalid { object: number, why });
         }
         let mut object = OpenObject::new(number, object::new_dnode(new)?);
         let slots_taken = object.phys().slots();
-        let mut slots = std::mem::take(&mut self.slots);
-        let taken = slots.take(number, slots_taken, &self.meta_tree());
-        self.slots = slots;
-        if !taken? {
+        if !self.slots.take(number, slots_taken, &self.unwritten.meta_tree())? {
             count(What::Taken);
             return Err(WriteError::Taken(number));
         }
-        self.change.allocated(number, slots_taken, &mut object);
-        self.insert(number, object);
+        self.transaction.change.allocated(number, slots_taken, &mut object);
+        self.unwritten.insert(number, object);
         self.more += 1;
         count(What::Allocated);
-        Ok(())
-    }
-
-    /// Creates an accounting object ([`USER_USED`](crate::objset::USER_USED) and so on), whose
-    /// dnode is in the root block. Such an object cannot be freed.
-    ///
-    /// Errors: [`WriteError::Taken`] if it is there already, or the number is out of range; a dnode
-    /// of more than one slot.
-    pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
-        self.usable()?;
-        self.settle();
-        let mut object = OpenObject::new(number, object::new_dnode(new)?);
-        let quiesced = self.quiesced.as_ref().is_some_and(|f| f.objects.contains_key(&number));
-        let there =
-            quiesced || self.objects.contains_key(&number) || self.base.special(number).is_ok();
-        if number < PROJECT_USED || there || object.phys().slots() != 1 {
-            return Err(WriteError::Taken(number));
-        }
-        self.change.created(number, &mut object);
-        self.insert(number, object);
         Ok(())
     }
 
@@ -599,7 +497,7 @@ impl OpenObjectSet {
             let why = "accounting objects stay".into();
             return Err(WriteError::Invalid { object: number, why });
         }
-        self.may_allocate()?;
+        self.usable()?;
         // The sync frees all that is below them, and leaks what is below one that cannot be read.
         let read = |object: &mut OpenObject, place: &object::Place<'_>| {
             Ok(object.tree(place).read_indirect(0, u64::MAX)?)
@@ -609,7 +507,7 @@ impl OpenObjectSet {
             Err(WriteError::Read(Error::Corrupt { .. } | Error::Decode { .. })) => {}
             read => read?,
         }
-        let least = self.least;
+        let least = self.unwritten.least;
         let object = self.object(number)?;
         let (slots, bytes) = (object.phys().slots(), object.bytes(least));
         let below = match object.stands_on_quiesced() {
@@ -617,65 +515,43 @@ impl OpenObjectSet {
             false => object.disk().map(|dnode| Some(dnode.clone())),
         };
         // The bitmap has to be there before a slot can be given back.
-        let mut map = std::mem::take(&mut self.slots);
-        let known = map.take(number, slots, &self.meta_tree());
-        self.slots = map;
-        known?;
+        self.slots.take(number, slots, &self.unwritten.meta_tree())?;
         self.slots.give(number, slots);
-        let object = self.objects.remove(&number);
-        self.change.freed(number, slots, object, below.is_some());
-        self.doomed.extend(below.map(|dnode| (number, dnode)));
-        let objset = self.id();
-        self.dirty = less!(self.dirty, bytes, "objset {objset} object {number}: dirty bytes");
+        let object = self.unwritten.objects.remove(&number);
+        self.transaction.change.freed(number, slots, object, below.is_some());
+        let (objset, here) = (self.id(), &mut self.unwritten);
+        here.doomed.extend(below.map(|dnode| (number, dnode)));
+        here.dirty = less!(here.dirty, bytes, "objset {objset} object {number}: dirty bytes");
         self.more -= 1;
         Ok(())
     }
 
     /// Notes that a change frees so many pointers: what a transaction group frees is bounded.
     pub fn note_freed(&mut self, pointers: u64) {
-        self.freed = self.freed.saturating_add(pointers);
+        let freed = &mut self.transaction.freed;
+        *freed = freed.saturating_add(pointers);
     }
 
     /// Pointers that were freed since this was asked last.
     pub(crate) fn take_freed(&mut self) -> u64 {
-        std::mem::take(&mut self.freed)
-    }
-
-    /// Makes what was inherited this set's own.
-    fn settle(&mut self) {
-        let Some(Quiesced { objects, doomed }) = self.inherited.take() else { return };
-        self.objects = Arc::unwrap_or_clone(objects);
-        self.doomed = Arc::unwrap_or_clone(doomed);
+        std::mem::take(&mut self.transaction.freed)
     }
 
     /// The object, taken in from what is quiesced or on disk if need be.
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
-        self.usable()?;
-        self.settle();
-        let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
-        take_in(&mut self.objects, &below, number)
+        self.unwritten.object(self.quiesced.as_ref(), number)
     }
 
-    /// The object, with what it takes to read what is on disk.
+    /// Has `f` change the object, with what it takes to read what is on disk.
     fn with<T>(
         &mut self,
         number: u64,
         f: impl FnOnce(&mut OpenObject, &object::Place<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.usable()?;
-        self.settle();
-        let most = self.max_block();
-        let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
-        let object = take_in(&mut self.objects, &below, number)?;
-        let (store, objset, raw) = (self.base.store(), self.base.id(), self.received.is_some());
-        let place = object::Place { store, objset, object: number, raw, most };
-        let before = object.bytes(self.least);
-        let done = self.change.with(number, object, |object| f(object, &place));
-        let after = object.bytes(self.least);
-        let all = self.dirty + after;
-        let objset = place.objset;
-        self.dirty = less!(all, before, "objset {objset} object {number}: dirty bytes");
-        done
+        let change = &mut self.transaction.change;
+        self.unwritten.with(self.quiesced.as_ref(), number, |object, place| {
+            change.with(number, object, |object| f(object, place))
+        })
     }
 
     /// The dnode as it will be; its pointers, levels and space used as they are on disk.
@@ -730,7 +606,7 @@ impl OpenObjectSet {
         self.usable()?;
         let object = match self.pending_view(number, Some((offset, buf.len() as u64)))? {
             Some(object) => object,
-            None => on_disk(&self.base, number)?,
+            None => on_disk(self.synced(), number)?,
         };
         Ok(object.read(offset, buf)?)
     }
@@ -771,7 +647,7 @@ impl OpenObjectSet {
         first: u64,
         pointers: &[BlockPointer],
     ) -> Result<()> {
-        let encrypted = self.key.is_some();
+        let encrypted = self.key().is_some();
         if pointers.iter().any(|bp| !bp.is_hole() && bp.uses_crypt() != encrypted) {
             let why = "blocks are cloned between data sets of which one is encrypted".into();
             return Err(WriteError::Invalid { object: number, why });

@@ -8,12 +8,13 @@
 //! Invariants: pointers, levels and space used of the dnode stay those on disk until the sync has written it. What
 //! a change replaces is noted in the journal first, so that all of the change can be taken back (`undo`).
 
-use super::undo::Journal;
-use super::work::grown_levels;
+use super::journal::Journal;
+use super::levels::grown_levels;
 use super::{
     Chunk, MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError,
 };
-use crate::object::{Dnode, SPILL_BLKID};
+use crate::dnode::Dnode;
+use crate::object::SPILL_BLKID;
 use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::{Node, Tree};
 use crate::{Object, ObjectSet};

@@ -7,7 +7,7 @@ impl OpenObjectSet {
     /// The data block of object `number` with byte `offset`, if it was changed since the last quiesce and did not come
     /// compressed.
     pub(crate) fn open_block(&self, number: u64, offset: u64) -> Option<OpenBlock> {
-        let object = self.objects.get(&number)?;
+        let object = self.unwritten.objects.get(&number)?;
         let phys = object.phys();
         let blkid = offset / phys.block_size.max(1);
         let data = object.pending.top.dirty(blkid)?.plain()?.clone();

@@ -56,8 +56,9 @@ fn a_count_of_dirty_bytes_that_is_off_by_one_is_found() {
     let mut set = set();
     let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
     set.write(number, 0, &[1; 100]).unwrap();
-    set.dirty += 1;
-    let counted = set.dirty;
+    set.unwritten.dirty += 1;
+    let counted = set.unwritten.dirty;
+    let mut set = set.into_syncing();
     let why = broken(|| set.sync(9, &Never));
     let what = format!("objset 5: {} bytes are dirty, {counted} counted", counted - 1);
     assert!(why.ends_with(&what), "{why}");
@@ -80,7 +81,7 @@ fn a_pointer_that_has_no_place_is_found() {
 fn an_object_that_is_allocated_twice_is_found() {
     let mut set = set();
     let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
-    let why = broken(|| set.insert(number, object(number)));
+    let why = broken(|| set.unwritten.insert(number, object(number)));
     assert!(why.ends_with(&format!("objset 5 object {number}: allocated twice")), "{why}");
 }
 
@@ -95,13 +96,54 @@ fn slots_that_are_put_back_twice_are_found() {
 
 #[test]
 fn a_group_in_the_middle_of_a_change_is_found() {
-    let mut set = set();
+    let mut meta = MetaObjectSet::create(set().synced().store().clone()).unwrap();
+    meta.begin_change();
+    let why = broken(|| meta.sync(9, &Never));
+    assert!(why.contains("objset 0 is written in the middle of 1 changes"), "{why}");
+    let mut set = HeadObjectSet::new(set());
     set.begin_change();
-    let why = broken(|| set.sync(9, &Never));
-    assert!(why.contains("objset 5 is written in the middle of 1 changes"), "{why}");
     let why = broken(|| set.quiesce());
-    assert!(why.contains("in the middle of 1 changes"), "{why}");
+    assert!(why.contains("objset 5 is written in the middle of 1 changes"), "{why}");
     set.keep_change();
     let why = broken(|| set.keep_change());
     assert!(why.ends_with("a change ends that did not begin"), "{why}");
+}
+
+#[test]
+fn what_was_not_written_is_found() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    set.write(number, 0, &[1; 100]).unwrap();
+    let why = broken(|| set.set_least(4096));
+    assert!(why.contains("dirty bytes are counted otherwise"), "{why}");
+    let syncing = set.into_syncing();
+    let why = broken(|| syncing.finish());
+    assert!(why.ends_with("objset 5: changes are left after it was written"), "{why}");
+}
+
+/// A set goes on from what was written of it, and of nothing else.
+#[test]
+fn what_another_one_wrote_is_found() {
+    let nothing = |set: OpenObjectSet| {
+        let mut syncing = HeadObjectSet::new(set).quiesce();
+        syncing.settle();
+        syncing.unwritten_mut().root.changed = false;
+        syncing.finish()
+    };
+    let mut head = HeadObjectSet::new(set());
+    let why = broken(|| head.sync_done(nothing(set())));
+    assert!(why.ends_with("objset 5: what was never quiesced was written"), "{why}");
+    let store = head.synced().store().clone();
+    let other = OpenObjectSet::create(store, 6, ObjsetType::Zfs).unwrap();
+    drop(head.quiesce());
+    let why = broken(|| head.sync_done(nothing(other)));
+    assert!(why.ends_with("objset 5 goes on from what was written of 6"), "{why}");
+}
+
+#[test]
+fn two_groups_at_once_are_of_no_use() {
+    let mut set = HeadObjectSet::new(set());
+    let (mut first, mut second) = (set.quiesce(), set.quiesce());
+    assert!(matches!(second.sync(9, &Never), Err(WriteError::Failed)));
+    assert!(first.sync(9, &Never).is_err() && set.usable().is_err());
 }

@@ -14,6 +14,7 @@
 
 use super::object::{OpenObject, Place, bonus_room};
 use super::slots::PER_BLOCK;
+use super::unwritten::{Protection, Received, Unwritten};
 use super::{OpenObjectSet, Result, WriteError};
 use crate::ObjectSet;
 use crate::objset::META_DNODE;
@@ -21,6 +22,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::crypt::{OBJSET_MAC_LEN, Seal};
 use cenote_format::dmu::DNODE_BLOCK;
 use cenote_store::{BlockError, Bookmark};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a raw stream says of its object set.
@@ -72,36 +74,42 @@ impl OpenObjectSet {
             let why = "the stream's blocks of dnodes are others".into();
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
-        Ok(OpenObjectSet::around(base).with_raw_root(root))
+        Ok(OpenObjectSet::around(Unwritten::of(base, Protection::Plain)).with_raw_root(root))
     }
 
     /// A new object set becomes what a raw stream says.
     pub fn created_raw(mut self, root: RawRoot) -> OpenObjectSet {
-        let meta = &mut self.phys.meta_dnode;
+        let here = &mut self.unwritten.root;
+        let meta = &mut here.phys.meta_dnode;
         (meta.indirect_shift, meta.levels) = (root.indirect_shift, root.levels);
-        self.changed = true;
+        here.changed = true;
         self.with_raw_root(root)
     }
 
     fn with_raw_root(mut self, root: RawRoot) -> OpenObjectSet {
         /// `OBJSET_FLAG_USERACCOUNTING_COMPLETE`, and what goes with it.
         const ACCOUNTED: u64 = 7;
-        let meta = &mut self.phys.meta_dnode;
+        let phys = &mut self.unwritten.root.phys;
+        let meta = &mut phys.meta_dnode;
         (meta.checksum, meta.compress) = (root.checksum, root.compress);
-        self.phys.flags &= !ACCOUNTED;
-        self.flags = Some(self.phys.flags);
-        self.received = Some(root);
+        phys.flags &= !ACCOUNTED;
+        self.over.flags = Some(phys.flags);
+        let seals = BTreeMap::new();
+        self.unwritten.protection = Protection::Received(Received { root, seals });
         self
     }
 
-    /// Whether a raw stream is received into it.
-    pub fn is_received_raw(&self) -> bool {
-        self.received.is_some()
-    }
-
     /// The block of dnodes with the slot `first` is protected so from now on.
-    pub fn set_seal(&mut self, first: u64, seal: Seal) {
-        self.seals.insert(first / PER_BLOCK, seal);
+    ///
+    /// # Errors
+    /// No raw stream is received into it.
+    pub fn set_seal(&mut self, first: u64, seal: Seal) -> Result<()> {
+        let Protection::Received(received) = &mut self.unwritten.protection else {
+            let why = "a sealed block, and no raw stream is received".into();
+            return Err(WriteError::Invalid { object: first, why });
+        };
+        received.seals.insert(first / PER_BLOCK, seal);
+        Ok(())
     }
 
     /// Gives an object the structure that it has at the sender.

@@ -23,7 +23,8 @@ use super::slots::starts;
 use super::work::{At, Work};
 use super::{Result, WriteError};
 use crate::Error;
-use crate::object::{Dnode, SPILL_BLKID};
+use crate::dnode::Dnode;
+use crate::object::SPILL_BLKID;
 use crate::objset::META_DNODE;
 use crate::tree::Node;
 use cenote_format::abd::Abd;
@@ -46,8 +47,8 @@ const KILL_BATCH: usize = 64;
 
 /// A pointer below which everything is freed.
 pub(super) struct Doomed {
-    pub(super) at: At,
-    pub(super) bp: BlockPointer,
+    at: At,
+    bp: BlockPointer,
 }
 
 /// Whether two pointers mean the same block on disk.
@@ -110,13 +111,41 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Frees what the freed ranges cover among the pointers of `level`; the numbers of the blocks
+    /// that must be loaded because part of what is below is freed or dirty.
+    fn look(&mut self, work: &mut Work, index: usize, level: u8) -> Result<BTreeSet<u64>> {
+        let shift = work.fan() * u32::from(level);
+        let mut wanted = BTreeSet::new();
+        if level > 0 {
+            let above = |b: u64| b.checked_shr(shift).unwrap_or(0);
+            wanted.extend(work.dirty.iter().map(|(blkid, _)| above(blkid)));
+            wanted.extend(work.cloned.range(0..u64::MAX).map(|(blkid, _)| above(blkid)));
+        }
+        if work.freed.is_empty() {
+            return Ok(wanted);
+        }
+        for (blkid, bp) in work.stored(level) {
+            let below = work.below(level, blkid);
+            let written = work.dirty.range(below.clone()).next().is_some();
+            let dirty = level > 0 && (written || work.cloned.any_in(below.clone()));
+            if work.freed.covers(&below) && !dirty {
+                self.doomed.push(Doomed { at: At { work: index, level, blkid }, bp });
+                let hole = self.hole(work.phys.kind, level, &bp)?;
+                work.set_pointer(level, blkid, hole);
+            } else if level > 0 && work.freed.touches(&below) {
+                wanted.insert(blkid);
+            }
+        }
+        Ok(wanted)
+    }
+
     fn load(&mut self, works: &mut [Work], level: u8) -> Result<()> {
         let mut reads = Vec::new();
         for (index, work) in works.iter_mut().enumerate() {
             if work.top() < level {
                 continue;
             }
-            for blkid in work.look(index, self, level)? {
+            for blkid in self.look(work, index, level)? {
                 if work.nodes.contains_key(&(level, blkid)) {
                     continue;
                 }
@@ -188,7 +217,7 @@ impl Run<'_> {
                     self.lose(work.number, &twice);
                     continue;
                 }
-                work.count(self, 0, &bp);
+                work.count(0, self.sink.space(&bp));
                 self.killed.push(bp);
                 if at.level > 0 {
                     reads.push((at, bp));
@@ -321,7 +350,7 @@ impl Run<'_> {
                 }
                 Some(None) => {
                     self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
-                    work.count(self, 0, &old);
+                    work.count(0, self.sink.space(&old));
                     work.phys.spill = None;
                     work.phys.flags &= !DNODE_FLAG_SPILL;
                 }
@@ -344,7 +373,7 @@ impl Run<'_> {
                 self.born.push(new);
                 self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
                 self.cloned.extend(Some(new).filter(|bp| !bp.is_embedded()));
-                work.count(self, self.sink.space(&new), &old);
+                work.count(self.sink.space(&new), self.sink.space(&old));
                 work.set_pointer(0, blkid, new);
             }
         }
@@ -377,7 +406,7 @@ impl Run<'_> {
         invariant!(asked == places_of, "objset {objset}: {asked} blocks for {places_of} places");
         for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
             let work = &mut works[at.work];
-            work.count(self, self.sink.space(&new), &old);
+            work.count(self.sink.space(&new), self.sink.space(&old));
             if at.level == 0 && at.blkid == SPILL_BLKID {
                 work.phys.spill = Some(new);
                 work.phys.flags |= DNODE_FLAG_SPILL;
@@ -394,7 +423,7 @@ impl Run<'_> {
         let mut works: Vec<Work> = gone.iter().map(work).collect();
         for (index, work) in works.iter_mut().enumerate() {
             if let Some(spill) = work.phys.spill.filter(|bp| !bp.is_hole()) {
-                work.count(self, 0, &spill);
+                work.count(0, self.sink.space(&spill));
                 self.killed.push(spill);
             }
             for (blkid, bp) in work.stored(work.top()) {

@@ -37,16 +37,12 @@
 //! - After a sealed change began to copy it cannot be taken back: nothing may fail then.
 //! - An object set is neither synced nor quiesced in the middle of a change.
 
-use super::object::OpenObject;
+use super::journal::{Before, Event, Journal, Log, RootBefore};
+use super::object::{OpenObject, Place};
 use super::slots::PER_BLOCK;
 use super::{Chunk, OpenObjectSet, Result, WriteError};
-use crate::object::Dnode;
 use crate::objset::PROJECT_USED;
 use crate::overlay::Parts;
-use crate::ranges::Ranges;
-use crate::tree::Tree;
-use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_store::write::Payload;
@@ -59,83 +55,6 @@ use std::sync::Arc;
 const RECENT: usize = 64;
 /// Events for which the list keeps its memory from change to change.
 const KEPT: usize = 1024;
-
-/// A block as it was before.
-#[derive(Debug, Clone)]
-enum Before {
-    /// It was not dirty.
-    Clean,
-    /// It was this.
-    Whole(Payload),
-    /// It was to be a clone with this pointer.
-    Clone(BlockPointer),
-    /// It had these bytes at this offset.
-    Part(usize, Vec<u8>),
-    /// It was as long as this.
-    Length(usize),
-}
-
-/// What changes of the root block consist of: flags, header of the intent log; what of them will be set when
-/// another group was written; whether the root block will be written.
-#[derive(Debug, Clone)]
-struct Root {
-    phys: (u64, ZilHeader),
-    set: (Option<u64>, Option<ZilHeader>),
-    changed: bool,
-}
-
-/// What a change did, and how to take it back. Numbers of objects come first.
-#[derive(Debug, Clone)]
-enum Event {
-    /// It changed an object first: the dnode before, whether anything was changed, bytes of the indirect blocks
-    /// that lead to dirty blocks.
-    Dnode(u64, Arc<Dnode>, bool, u64),
-    /// It changed a block.
-    Block(u64, u64, Before),
-    /// It changed the ranges of [`Layer::ranges`](crate::overlay::Layer::ranges).
-    Ranges(u64, Box<[Ranges; 3]>),
-    /// It changed the pending spill block.
-    Spill(u64, Option<Option<Payload>>),
-    /// It allocated an object of so many slots.
-    Allocated(u64, u64),
-    /// It created an accounting object.
-    Created(u64),
-    /// It freed an object of so many slots, and noted it as doomed if it did.
-    Freed(u64, u64, Option<Arc<OpenObject>>, bool),
-    /// It changed what the root block says.
-    Root(Box<Root>),
-}
-
-/// What was done, oldest first.
-#[derive(Debug, Clone, Default)]
-struct Log {
-    events: Vec<Event>,
-    /// Number of the innermost change, and which event is its first; number 0: no change is being made.
-    change: u64,
-    start: usize,
-    /// The object that has the log.
-    object: u64,
-}
-
-impl Log {
-    /// What the innermost change did.
-    fn of_change(&self) -> &[Event] {
-        self.events.get(self.start..).unwrap_or_default()
-    }
-}
-
-/// What an object noted of what it was.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Journal {
-    /// The set's, while the object may be changed.
-    log: Log,
-    /// The last change in which the dnode was noted, and the one in which the ranges were.
-    dnode: u64,
-    ranges: u64,
-    /// The change in which nothing has to be noted: the object was allocated in it, or nothing is taken back
-    /// any more.
-    nothing: u64,
-}
 
 impl OpenObject {
     /// Whether to note what is going to be changed. The dnode is noted here.
@@ -276,6 +195,8 @@ struct Level {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     log: Log,
+    /// What was open of the objects that were freed, one for each such event.
+    freed: Vec<Option<Arc<OpenObject>>>,
     levels: Vec<Level>,
     /// Number of the last change that was begun.
     last: u64,
@@ -285,7 +206,7 @@ pub(super) struct Change {
 
 impl Change {
     /// An empty undo, of a set with objects that `of` may have changed.
-    pub(super) fn after(of: &Change) -> Change {
+    fn after(of: &Change) -> Change {
         Change { last: of.last, ..Change::default() }
     }
 
@@ -307,6 +228,7 @@ impl Change {
         if outer.is_none() {
             self.log.events.clear();
             self.log.events.shrink_to(KEPT);
+            self.freed.clear();
             self.sealed = false;
         }
         ended
@@ -338,12 +260,6 @@ impl Change {
         self.note(Event::Allocated(number, slots));
     }
 
-    /// An accounting object was created.
-    pub(super) fn created(&mut self, number: u64, object: &mut OpenObject) {
-        object.journal.nothing = self.log.change;
-        self.note(Event::Created(number));
-    }
-
     /// An object of so many slots was freed.
     pub(super) fn freed(
         &mut self,
@@ -352,7 +268,10 @@ impl Change {
         object: Option<Arc<OpenObject>>,
         doomed: bool,
     ) {
-        self.note(Event::Freed(number, slots, object, doomed));
+        if self.log.change != 0 {
+            self.freed.push(object);
+        }
+        self.note(Event::Freed(number, slots, doomed));
     }
 }
 
@@ -360,27 +279,28 @@ impl OpenObjectSet {
     /// Begins a change, which ends with [`OpenObjectSet::keep_change`] or [`OpenObjectSet::undo_change`]. It
     /// may be within another one.
     pub fn begin_change(&mut self) {
-        self.settle();
-        self.change.begin((self.dirty, self.freed, self.more));
+        let figures = (self.unwritten.dirty, self.transaction.freed, self.more);
+        self.transaction.change.begin(figures);
     }
 
     /// Ends the change that was begun last, and keeps what it did.
     pub fn keep_change(&mut self) {
-        self.change.end();
+        self.transaction.change.end();
     }
 
     /// Ends the change that was begun last, and takes back what it did; false if that is not possible any
     /// more, after [`OpenObjectSet::write_last`].
     pub fn undo_change(&mut self) -> bool {
-        if self.change.sealed {
+        if self.transaction.change.sealed {
             return false;
         }
-        while self.change.log.events.len() > self.change.log.start
-            && let Some(event) = self.change.log.events.pop()
+        while self.transaction.change.log.events.len() > self.transaction.change.log.start
+            && let Some(event) = self.transaction.change.log.events.pop()
         {
             self.take_back(event);
         }
-        (self.dirty, self.freed, self.more) = self.change.end().figures;
+        let figures = self.transaction.change.end().figures;
+        (self.unwritten.dirty, self.transaction.freed, self.more) = figures;
         true
     }
 
@@ -403,27 +323,29 @@ impl OpenObjectSet {
                 self.back(number, |object| object.pending.top.spill = spill);
             }
             Event::Allocated(number, slots) => {
-                self.objects.remove(&number);
+                self.unwritten.objects.remove(&number);
                 self.slots.put_back(number, slots);
             }
-            Event::Created(number) => drop(self.objects.remove(&number)),
-            Event::Freed(number, slots, object, doomed) => {
-                self.objects.extend(object.map(|object| (number, object)));
+            Event::Freed(number, slots, doomed) => {
+                let Some(object) = self.transaction.change.freed.pop() else {
+                    broken(format_args!("object {number}: freed, and it is not known what it was"));
+                };
+                self.unwritten.objects.extend(object.map(|object| (number, object)));
                 if doomed {
-                    self.doomed.remove(&number);
+                    self.unwritten.doomed.remove(&number);
                 }
                 self.slots.take_back(number, slots);
             }
             Event::Root(root) => {
-                (self.phys.flags, self.phys.zil) = root.phys;
-                (self.flags, self.zil) = root.set;
-                self.changed = root.changed;
+                let here = &mut self.unwritten.root;
+                (here.phys.flags, here.phys.zil) = root.phys;
+                (here.changed, self.over) = (root.changed, root.over);
             }
         }
     }
 
     fn back(&mut self, number: u64, f: impl FnOnce(&mut OpenObject)) {
-        match self.objects.get_mut(&number) {
+        match self.unwritten.objects.get_mut(&number) {
             Some(object) => f(Arc::make_mut(object)),
             None => broken(format_args!("object {number}: changed, and not open")),
         }
@@ -431,7 +353,7 @@ impl OpenObjectSet {
 
     /// Nothing is written or quiesced in the middle of a change.
     pub(super) fn check_no_change(&self) {
-        let (objset, under_way) = (self.id(), self.change.levels.len());
+        let (objset, under_way) = (self.id(), self.transaction.change.levels.len());
         invariant!(
             under_way == 0,
             "objset {objset} is written in the middle of {under_way} changes"
@@ -440,15 +362,17 @@ impl OpenObjectSet {
 
     /// What the root block says is going to be changed.
     pub(super) fn note_root(&mut self) {
-        let phys = (self.phys.flags, self.phys.zil);
-        let root = Root { phys, set: (self.flags, self.zil), changed: self.changed };
-        self.change.note(Event::Root(Box::new(root)));
+        let here = &self.unwritten.root;
+        let phys = (here.phys.flags, here.phys.zil);
+        let root = RootBefore { phys, over: self.over, changed: here.changed };
+        self.transaction.change.note(Event::Root(Box::new(root)));
     }
 
     /// Half of a change was made: nothing of this object set may be written.
     pub(crate) fn poison(&mut self) {
-        self.failed = true;
-        self.change = Change::after(&self.change);
+        self.unwritten.failed = true;
+        let change = &mut self.transaction.change;
+        *change = Change::after(change);
     }
 
     /// As [`OpenObjectSet::write`], as the last thing that a change does: what is overwritten is not
@@ -466,9 +390,9 @@ impl OpenObjectSet {
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };
             return Err(WriteError::from(BlockError::NotHeld { at }));
         }
-        let change = self.change.log.change;
+        let change = self.transaction.change.log.change;
         if change != 0 {
-            self.change.sealed = true;
+            self.transaction.change.sealed = true;
             self.with(number, |object, _| {
                 object.journal.nothing = change;
                 Ok(())
@@ -484,34 +408,45 @@ impl OpenObjectSet {
     /// A block of dnodes or an indirect block cannot be read.
     pub fn check_change(&self) -> Result<()> {
         let (mut changed, mut dnode_blocks) = (BTreeSet::new(), BTreeSet::new());
-        for event in self.change.log.of_change() {
+        for event in self.transaction.change.log.of_change() {
             match event {
                 Event::Dnode(number, ..) | Event::Allocated(number, _) => {
                     changed.insert(*number);
                 }
-                Event::Freed(number, _, _, true) => {
+                Event::Freed(number, _, true) => {
                     dnode_blocks.insert(number / PER_BLOCK);
                 }
                 _ => {}
             }
         }
         for number in changed {
-            let Some(object) = self.objects.get(&number).filter(|object| object.changed) else {
+            let Some(object) = self.unwritten.objects.get(&number).filter(|object| object.changed)
+            else {
                 continue;
             };
             if number < PROJECT_USED {
                 dnode_blocks.insert(number / PER_BLOCK);
             }
-            let Some(disk) = object.disk().filter(|disk| disk.phys.levels > 1) else { continue };
-            let (store, objset) = (self.base.store(), self.base.id());
-            let tree = Tree { store, objset, object: number, dnode: &disk.phys, as_of: None };
-            let Parts { dirty, freed, .. } = object.pending.top.clone().into_parts();
-            let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
-            for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {
-                tree.read_indirect(blkid, blkid)?;
-            }
+            object.read_for_sync(&self.unwritten.place(number))?;
         }
-        let meta = self.meta_tree();
+        let meta = self.unwritten.meta_tree();
         dnode_blocks.into_iter().try_for_each(|blkid| Ok(meta.block(blkid).map(drop)?))
+    }
+}
+
+impl OpenObject {
+    /// Reads what the sync will have to read for it: indirect blocks above dirty and freed blocks.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read.
+    pub(super) fn read_for_sync(&self, place: &Place<'_>) -> Result<()> {
+        let Some(disk) = self.disk().filter(|disk| disk.phys.levels > 1) else { return Ok(()) };
+        let Parts { dirty, freed, .. } = self.pending.top.clone().into_parts();
+        let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
+        let tree = self.tree(place);
+        for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {
+            tree.read_indirect(blkid, blkid)?;
+        }
+        Ok(())
     }
 }

@@ -4,10 +4,9 @@
 //! Invariants: every loaded indirect block's ancestors are loaded, too. A dirty block is the whole block. A pointer
 //! that is set has its place in the dnode or in a loaded indirect block: else what it leads to would be lost.
 
-use super::Result;
 use super::indirect::Indirect;
+use super::levels::grown_levels;
 use super::object::OpenObject;
-use super::run::{Doomed, Run};
 use crate::blocks::Blocks;
 use crate::clones::Clones;
 use crate::overlay::Parts;
@@ -19,26 +18,8 @@ use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_store::Store;
 use cenote_store::write::Payload;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Levels that a tree of `pointers` pointers needs for block number `last`, if an indirect block
-/// holds 2^`fan` pointers.
-pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
-    let (mut levels, mut blocks) = (1u8, u128::from(pointers));
-    while blocks <= u128::from(last) {
-        blocks <<= fan.max(1);
-        levels += 1;
-    }
-    levels
-}
-
-/// Levels that the tree below a dnode has when it is written: enough for its last block, which may be
-/// a hole, and never fewer than before.
-pub(super) fn grown_levels(phys: &DnodePhys) -> u8 {
-    let fan = u32::from(phys.indirect_shift).saturating_sub(7);
-    levels(phys.max_block, phys.pointers.len() as u64, fan).max(phys.levels)
-}
 
 /// An object in the sync.
 pub(super) struct Work {
@@ -199,42 +180,9 @@ impl Work {
         all.filter(stored).collect()
     }
 
-    /// Frees what the freed ranges cover among the pointers of `level`; the numbers of the blocks
-    /// that must be loaded because part of what is below is freed or dirty.
-    pub(super) fn look(
-        &mut self,
-        index: usize,
-        run: &mut Run<'_>,
-        level: u8,
-    ) -> Result<BTreeSet<u64>> {
-        let shift = self.fan() * u32::from(level);
-        let mut wanted = BTreeSet::new();
-        if level > 0 {
-            let above = |b: u64| b.checked_shr(shift).unwrap_or(0);
-            wanted.extend(self.dirty.iter().map(|(blkid, _)| above(blkid)));
-            wanted.extend(self.cloned.range(0..u64::MAX).map(|(blkid, _)| above(blkid)));
-        }
-        if self.freed.is_empty() {
-            return Ok(wanted);
-        }
-        for (blkid, bp) in self.stored(level) {
-            let below = self.below(level, blkid);
-            let written = self.dirty.range(below.clone()).next().is_some();
-            let dirty = level > 0 && (written || self.cloned.any_in(below.clone()));
-            if self.freed.covers(&below) && !dirty {
-                run.doomed.push(Doomed { at: At { work: index, level, blkid }, bp });
-                let hole = run.hole(self.phys.kind, level, &bp)?;
-                self.set_pointer(level, blkid, hole);
-            } else if level > 0 && self.freed.touches(&below) {
-                wanted.insert(blkid);
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Counts what was born and killed. What is on disk may say that an object uses less than it does.
-    pub(super) fn count(&mut self, run: &Run<'_>, born: u64, killed: &BlockPointer) {
+    /// Counts bytes that were born and killed. What is on disk may say that an object uses less than it does.
+    pub(super) fn count(&mut self, born: u64, killed: u64) {
         let used = self.phys.used.saturating_add(born);
-        self.phys.used = used.saturating_sub(run.sink.space(killed));
+        self.phys.used = used.saturating_sub(killed);
     }
 }

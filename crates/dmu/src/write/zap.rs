@@ -75,6 +75,13 @@ enum Put {
     Any,
 }
 
+/// Bytes of the longest name, with its NUL, and of the largest micro ZAP.
+#[derive(Clone, Copy)]
+struct Most {
+    name: usize,
+    micro: usize,
+}
+
 /// A ZAP of an object set that is being written.
 pub struct ZapMut<'a> {
     set: &'a mut OpenObjectSet,
@@ -101,17 +108,7 @@ impl<'a> ZapMut<'a> {
             let why = format!("a {} is no ZAP", kind.name());
             return Err(WriteError::Invalid { object, why });
         }
-        let ZapFormat { salt, norm_flags, flags, block_shift } = format;
-        set.with(object, |o, place| {
-            if flags == 0 {
-                return Ok(micro::format(o.block_mut(place, 0)?, salt, norm_flags)?);
-            }
-            let shift = if block_shift == 0 { FAT_BLOCK_SHIFT } else { block_shift };
-            let size = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
-            let indirect = o.phys().indirect_shift;
-            o.set_block_size(place, size, indirect)?;
-            Fat::create(o, place, format).map(drop)
-        })
+        set.with(object, |o, place| self::format(o, place, format))
     }
 
     /// Makes an object of another type, with nothing but a bonus buffer, an empty ZAP of type `kind`
@@ -176,39 +173,17 @@ impl<'a> ZapMut<'a> {
     }
 
     fn put(&mut self, key: &Key<'_>, value: &Value<'_>, how: Put) -> Result<()> {
-        key.check(self.longest)?;
-        value.check()?;
-        let largest = self.largest;
-        let large = self.run(|object, place| {
-            if is_micro(object, place)? {
-                if put_micro(object, place, (key, value, how), largest)? {
-                    return Ok(object.phys().block_size as usize > micro::MAX_SIZE);
-                }
-                upgrade(object, place)?;
-            }
-            let mut fat = Fat::open(object, place)?;
-            // The header has to fit the blocks even if there was no room in the end.
-            let done = fat.put(key, value, None, how != Put::Any);
-            fat.finish()?;
-            done.map(|()| false)
-        })?;
-        self.set.uses.long_names |= key.check(MAX_NAME).is_err();
-        self.set.uses.large_microzap |= large;
+        let most = Most { name: self.longest, micro: self.largest };
+        let large = self.run(|object, place| put(object, place, (key, value, how), most))?;
+        let uses = &mut self.set.unwritten.uses;
+        uses.long_names |= key.check(MAX_NAME).is_err();
+        uses.large_microzap |= large;
         Ok(())
     }
 
     /// Removes an entry (`zap_remove`). Errors: [`WriteError::NoEntry`].
     pub fn remove(&mut self, key: &Key<'_>) -> Result<()> {
-        let absent = WriteError::NoEntry(self.object);
-        self.run(|object, place| {
-            if !is_micro(object, place)? {
-                let mut fat = Fat::open(object, place)?;
-                let removed = fat.remove(key)?;
-                return if removed { fat.finish() } else { Err(absent) };
-            }
-            let Some(found) = find_micro(object, place, key)? else { return Err(absent) };
-            change_micro(object, place, &found, |index, block| index.remove(block, &found))
-        })
+        self.run(|object, place| remove(object, place, key))
     }
 
     /// The first entry whose name matches under the ZAP's own normalization; in one without
@@ -230,21 +205,7 @@ impl<'a> ZapMut<'a> {
     /// Adds `delta` to a value that is one 64-bit integer (wrapping); no entry is 0, and an entry
     /// that becomes 0 is removed (`zap_increment`). Returns the new value.
     pub fn increment(&mut self, key: &Key<'_>, delta: i64) -> Result<u64> {
-        let old = match self.lookup(key)? {
-            None => None,
-            Some((8, value)) if value.len() == 1 => value.first().copied(),
-            Some(_) => {
-                let why = "ZAP entry is not one 64-bit integer".into();
-                return Err(WriteError::Invalid { object: self.object, why });
-            }
-        };
-        let new = old.unwrap_or(0).wrapping_add_signed(delta);
-        match (old, new) {
-            (None, 0) => {}
-            (Some(_), 0) => self.remove(key)?,
-            _ => self.update(key, &Value::U64(&[new]))?,
-        }
-        Ok(new)
+        self.run(|object, place| increment(object, place, key, delta))
     }
 }
 
@@ -328,6 +289,77 @@ fn add_micro(object: &mut OpenObject, place: &Place<'_>, name: &[u8], value: u64
     object.note_old(0, entry.start, vec![0; entry.len()]);
     object.pending.micro = Some(index);
     Ok(())
+}
+
+/// Makes an object without data an empty ZAP.
+pub(super) fn format(object: &mut OpenObject, place: &Place<'_>, format: ZapFormat) -> Result<()> {
+    let ZapFormat { salt, norm_flags, flags, block_shift } = format;
+    if flags == 0 {
+        return Ok(micro::format(object.block_mut(place, 0)?, salt, norm_flags)?);
+    }
+    let shift = if block_shift == 0 { FAT_BLOCK_SHIFT } else { block_shift };
+    let size = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+    let indirect = object.phys().indirect_shift;
+    object.set_block_size(place, size, indirect)?;
+    Fat::create(object, place, format).map(drop)
+}
+
+/// Adds or sets an entry; returns whether the ZAP is a micro ZAP that has become larger than 128 KiB.
+fn put(
+    object: &mut OpenObject,
+    place: &Place<'_>,
+    (key, value, how): (&Key<'_>, &Value<'_>, Put),
+    most: Most,
+) -> Result<bool> {
+    key.check(most.name)?;
+    value.check()?;
+    if is_micro(object, place)? {
+        if put_micro(object, place, (key, value, how), most.micro)? {
+            return Ok(object.phys().block_size as usize > micro::MAX_SIZE);
+        }
+        upgrade(object, place)?;
+    }
+    let mut fat = Fat::open(object, place)?;
+    // The header has to fit the blocks even if there was no room in the end.
+    let done = fat.put(key, value, None, how != Put::Any);
+    fat.finish()?;
+    done.map(|()| false)
+}
+
+/// See [`ZapMut::remove`].
+fn remove(object: &mut OpenObject, place: &Place<'_>, key: &Key<'_>) -> Result<()> {
+    let absent = WriteError::NoEntry(place.object);
+    if !is_micro(object, place)? {
+        let mut fat = Fat::open(object, place)?;
+        let removed = fat.remove(key)?;
+        return if removed { fat.finish() } else { Err(absent) };
+    }
+    let Some(found) = find_micro(object, place, key)? else { return Err(absent) };
+    change_micro(object, place, &found, |index, block| index.remove(block, &found))
+}
+
+/// See [`ZapMut::increment`].
+pub(super) fn increment(
+    object: &mut OpenObject,
+    place: &Place<'_>,
+    key: &Key<'_>,
+    delta: i64,
+) -> Result<u64> {
+    let old = match lookup(object, place, key)? {
+        None => None,
+        Some((8, value)) if value.len() == 1 => value.first().copied(),
+        Some(_) => return place.invalid("ZAP entry is not one 64-bit integer"),
+    };
+    let new = old.unwrap_or(0).wrapping_add_signed(delta);
+    match (old, new) {
+        (None, 0) => {}
+        (Some(_), 0) => remove(object, place, key)?,
+        _ => {
+            let most = Most { name: MAX_NAME, micro: micro::MAX_SIZE };
+            put(object, place, (key, &Value::U64(&[new]), Put::Any), most)?;
+        }
+    }
+    Ok(new)
 }
 
 /// Adds or sets an entry; false if the ZAP has to become a fat one for it.

@@ -7,7 +7,7 @@ use std::thread;
 
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{Chunk, NewObject, OpenObjectSet, Result, WriteError, ZapMut};
+use cenote_dmu::write::{Chunk, NewObject, OpenObjectSet, Result, SyncingSet, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -56,10 +56,9 @@ pub const COST: Cost = Cost { write: 1, objects: 1, frees: false };
 impl Live {
     pub fn new() -> Live {
         let sink = MemSink::new(96 << 20);
-        let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
+        let set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
         let txgs = Arc::new(Txgs(AtomicU64::new(5), Arc::default(), Mutex::default()));
-        set.sync(4, &sink).unwrap();
-        let set = LiveObjectSet::new(set, txgs.clone());
+        let set = LiveObjectSet::new(sink.write_new(set, 4).1, txgs.clone());
         Live { sink, set, txgs }
     }
 
@@ -68,15 +67,15 @@ impl Live {
     }
 
     pub fn sync(&self) -> Arc<ObjectSet> {
-        self.write_group(&mut self.set.quiesce());
+        self.write_group(self.set.quiesce());
         self.set.base()
     }
 
     /// Writes what was quiesced.
-    pub fn write_group(&self, quiesced: &mut OpenObjectSet) {
+    pub fn write_group(&self, mut quiesced: SyncingSet) {
         let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         quiesced.sync(txg, &self.sink).unwrap();
-        self.set.sync_done(quiesced);
+        self.set.sync_done(quiesced.finish());
         self.txgs.1.group_done(txg);
     }
 
@@ -182,20 +181,13 @@ fn a_refused_change_is_none() {
 }
 
 #[test]
-fn a_syncing_set_neither_allocates_nor_frees_and_must_be_synced() {
+fn what_was_quiesced_must_be_synced() {
     let live = Live::new();
     let n = live.file();
-    let mut quiesced = live.set.quiesce();
-    let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 512);
-    assert!(quiesced.allocate(&new).is_err() && quiesced.free(n).is_err());
-    assert!(quiesced.claim(9, &new).is_err());
-    let user = NewObject::new(DmuType::USERGROUP_USED, 512);
-    quiesced.create_accounting(u64::MAX, &user).unwrap();
-    live.change(|os| {
-        assert!(os.sync(6, &live.sink).is_err());
-        os.free(n)
-    });
-    live.set.sync_done(&quiesced);
+    drop(live.set.quiesce());
+    live.change(|os| os.free(n));
+    live.set.give_up();
+    assert!(live.set.is_dirty());
     assert!(live.set.transact(COST, |os, _| os.free(n)).is_err());
 }
 

@@ -12,10 +12,14 @@ mod whole;
 mod zaps;
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{Births, Gather, NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{
+    Births, BlockSink, Gather, HeadObjectSet, MetaObjectSet, NewObject, OpenObjectSet, Result,
+    Synced, SyncingSet, WriteError, ZapMut,
+};
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -131,10 +135,10 @@ impl Model {
 }
 
 /// What a sync has written, as a reader finds it.
-fn verify(sink: &MemSink, synced: &Synced, models: &BTreeMap<u64, Model>) {
+fn verify(sink: &MemSink, id: u64, synced: &Synced, models: &BTreeMap<u64, Model>) {
     sink.follow(synced);
     sink.store.drop_caches();
-    let set = ObjectSet::open(sink.store.clone(), 7, synced.root).unwrap();
+    let set = ObjectSet::open(sink.store.clone(), id, synced.root).unwrap();
     let found = everything(&set, &sink.live());
     assert!(found.keys().eq(models.keys()));
     for ((number, seen), model) in found.iter().zip(models.values()) {
@@ -215,12 +219,52 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// The two that go on after they were written.
+enum Set {
+    Head(HeadObjectSet),
+    Meta(MetaObjectSet),
+}
+
+impl Deref for Set {
+    type Target = OpenObjectSet;
+
+    fn deref(&self) -> &OpenObjectSet {
+        match self {
+            Set::Head(set) => set,
+            Set::Meta(set) => set,
+        }
+    }
+}
+
+impl DerefMut for Set {
+    fn deref_mut(&mut self) -> &mut OpenObjectSet {
+        match self {
+            Set::Head(set) => set,
+            Set::Meta(set) => set,
+        }
+    }
+}
+
+impl Set {
+    fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
+        match self {
+            Set::Head(set) => {
+                let mut syncing = set.quiesce();
+                let synced = syncing.sync(txg, sink)?;
+                set.sync_done(syncing.finish());
+                Ok(synced)
+            }
+            Set::Meta(set) => set.sync(txg, sink),
+        }
+    }
+}
+
 struct Test {
     sink: MemSink,
-    set: OpenObjectSet,
+    set: Set,
     model: BTreeMap<u64, Model>,
     /// What is quiesced, and what it should be; whether it was synced.
-    quiesced: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
+    quiesced: Option<(SyncingSet, BTreeMap<u64, Model>, bool)>,
     /// What was seen some time ago.
     seen: Vec<(Object, Model)>,
     /// The gathered rewrite, and the object that it is of.
@@ -233,7 +277,11 @@ struct Test {
 impl Test {
     fn new(kind: ObjsetType) -> Test {
         let sink = MemSink::new(96 << 20);
-        let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
+        let store = sink.store.clone();
+        let set = match kind {
+            ObjsetType::Meta => Set::Meta(MetaObjectSet::create(store).unwrap()),
+            _ => Set::Head(HeadObjectSet::new(OpenObjectSet::create(store, 7, kind).unwrap())),
+        };
         let (model, quiesced, seen, gathered, changes) = Default::default();
         Test { sink, set, model, quiesced, seen, gathered, changes, txg: 10 }
     }
@@ -258,12 +306,12 @@ impl Test {
         self.sync_done();
         self.txg += 1;
         let synced = self.set.sync(self.txg, &self.sink).unwrap();
-        verify(&self.sink, &synced, &self.model);
+        verify(&self.sink, self.set.id(), &synced, &self.model);
     }
 
     fn quiesce(&mut self) {
-        if self.quiesced.is_none() {
-            self.quiesced = Some((self.set.quiesce(), self.model.clone(), false));
+        if let (None, Set::Head(set)) = (&self.quiesced, &mut self.set) {
+            self.quiesced = Some((set.quiesce(), self.model.clone(), false));
             assert!(!self.set.is_dirty() && self.set.dirty_bytes() == 0);
         }
     }
@@ -278,16 +326,17 @@ impl Test {
                 let before = self.set.synced().object(change.object);
                 assert_eq!(change.before.is_some(), before.is_ok());
             }
-            verify(&self.sink, &synced, model);
+            verify(&self.sink, set.synced().id(), &synced, model);
             *done = true;
         }
     }
 
     fn sync_done(&mut self) {
         self.sync_quiesced();
-        if let Some((set, ..)) = self.quiesced.take() {
-            self.set.sync_done(&set);
-            assert_eq!(self.set.synced().root_bp(), set.synced().root_bp());
+        if let (Some((syncing, ..)), Set::Head(set)) = (self.quiesced.take(), &mut self.set) {
+            let root = *syncing.synced().root_bp();
+            set.sync_done(syncing.finish());
+            assert_eq!(set.synced().root_bp(), &root);
             self.look();
         }
     }
@@ -562,7 +611,7 @@ fn many_objects_and_their_numbers() {
     test.create(false, 1, 1, 0);
     assert!(test.model.contains_key(&numbers[0]));
     test.sync();
-    test.set = OpenObjectSet::open(test.set.synced().clone()).unwrap();
+    test.set = Set::Meta(MetaObjectSet::open(test.set.synced().clone()).unwrap());
     test.create(false, 1, 1, 0);
     assert_eq!(test.model.keys().max().copied(), last);
     test.sync();
@@ -570,29 +619,44 @@ fn many_objects_and_their_numbers() {
 
 #[test]
 fn accounting_objects_are_in_the_root_block() {
-    let mut test = Test::new(ObjsetType::Zfs);
+    let sink = MemSink::new(16 << 20);
+    let set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
+    let mut set = HeadObjectSet::new(set);
     let new = NewObject::new(DmuType::USERGROUP_USED, 512);
-    assert!(test.set.create_accounting(77, &new).is_err());
-    for number in [USER_USED, GROUP_USED, PROJECT_USED] {
-        test.set.create_accounting(number, &new).unwrap();
-        assert!(matches!(test.set.create_accounting(number, &new), Err(WriteError::Taken(_))));
-        ZapMut::format(&mut test.set, number, ZapFormat { salt: 5, ..ZapFormat::default() })
-            .unwrap();
-    }
+    let format = ZapFormat { salt: 5, ..ZapFormat::default() };
+    let file = set.allocate(&NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 512)).unwrap();
     for round in 1..4u64 {
-        for (number, name) in [(USER_USED, b"1000"), (PROJECT_USED, b"5555")] {
-            let mut zap = ZapMut::open(&mut test.set, number);
-            assert_eq!(zap.increment(&Key::Name(name), 512).unwrap(), round * 512);
+        set.write(file, 0, &[round as u8; 512]).unwrap();
+        let mut syncing = set.quiesce();
+        // Also before what was quiesced is written, and several times.
+        for _ in 0..2 {
+            let counted = syncing.account(|accounts| {
+                assert!(accounts.create(77, &new, || Ok::<_, WriteError>(format)).is_err());
+                for number in [USER_USED, GROUP_USED, PROJECT_USED] {
+                    accounts.create(number, &new, || Ok::<_, WriteError>(format))?;
+                }
+                accounts.add(USER_USED, &Key::Name(b"1000"), 512)?;
+                accounts.add(PROJECT_USED, &Key::Name(b"5555"), 100)
+            });
+            assert!(syncing.is_dirty() && counted.is_ok());
+            syncing.sync(10 + round, &sink).unwrap();
+            assert!(!syncing.is_dirty());
         }
-        test.sync();
-        let used = Zap::open(&test.set.synced().special(USER_USED).unwrap()).unwrap();
-        assert_eq!(used.u64(b"1000").unwrap(), Some(round * 512));
+        // What fails changes nothing.
+        let root = *syncing.synced().root_bp();
+        let refused: Result<()> = syncing.account(|accounts| {
+            accounts.add(USER_USED, &Key::Name(b"1000"), 7)?;
+            Err(WriteError::NoSpace)
+        });
+        assert!(matches!(refused, Err(WriteError::NoSpace)) && !syncing.is_dirty());
+        assert_eq!(syncing.sync(10 + round, &sink).unwrap().root, root);
+        set.sync_done(syncing.finish());
+        let used = Zap::open(&set.synced().special(USER_USED).unwrap()).unwrap();
+        assert_eq!(used.u64(b"1000").unwrap(), Some(round * 1024));
     }
-    let group = test.set.synced().special(GROUP_USED).unwrap();
+    let group = set.synced().special(GROUP_USED).unwrap();
     assert!(Zap::open(&group).unwrap().is_empty());
-    assert!(
-        test.set.create_accounting(USER_USED, &new).is_err() && test.set.free(USER_USED).is_err()
-    );
+    assert!(set.free(USER_USED).is_err());
 }
 
 #[test]
@@ -653,7 +717,7 @@ fn indirect_blocks_that_there_are_none_of_change_their_size() {
 
 #[test]
 fn after_a_failure_the_object_set_is_of_no_use() {
-    let mut test = Test::new(ObjsetType::Zfs);
+    let mut test = Test::new(ObjsetType::Meta);
     test.create(false, 1, 1, 0);
     test.sync();
     let n = *test.model.keys().next().unwrap();
@@ -664,10 +728,27 @@ fn after_a_failure_the_object_set_is_of_no_use() {
     assert!(matches!(test.set.write(n, 0, &[1; 512]), Err(WriteError::Failed)));
     assert!(matches!(test.set.sync(51, &test.sink), Err(WriteError::Failed)));
     test.sink.fail(false);
-    let base = ObjectSet::open(test.sink.store.clone(), 7, root).unwrap();
-    test.set = OpenObjectSet::open(base).unwrap();
+    let base = ObjectSet::open(test.sink.store.clone(), 0, root).unwrap();
+    test.set = Set::Meta(MetaObjectSet::open(base).unwrap());
     test.on_data(n, &Op::Write { at: 100, len: 900, byte: 3 });
     test.sync();
+}
+
+#[test]
+fn what_is_given_up_is_of_no_use() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    test.create(false, 1, 1, 0);
+    let Set::Head(set) = &mut test.set else { panic!("not in use") };
+    let mut syncing = set.quiesce();
+    test.sink.fail(true);
+    assert!(matches!(syncing.sync(50, &test.sink), Err(WriteError::Sink(_))));
+    assert!(matches!(syncing.sync(51, &test.sink), Err(WriteError::Failed)));
+    assert!(syncing.is_dirty() && !set.is_dirty());
+    set.give_up();
+    assert!(
+        set.is_dirty() && matches!(set.set_bonus(1, DmuType::NONE, &[]), Err(WriteError::Failed))
+    );
+    assert!(matches!(set.quiesce().sync(52, &test.sink), Err(WriteError::Failed)));
 }
 
 #[test]

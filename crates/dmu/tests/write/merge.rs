@@ -1,7 +1,7 @@
 //! Writes whose blocks are made ready before the change, whatever others do to them meanwhile.
 
 use crate::live::{COST, Live};
-use cenote_dmu::write::{Chunk, OpenObjectSet, Result, WriteError};
+use cenote_dmu::write::{Chunk, Result, SyncingSet, WriteError};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::thread;
@@ -44,13 +44,13 @@ struct World {
     live: Live,
     file: u64,
     model: Vec<u8>,
-    quiesced: Option<OpenObjectSet>,
+    quiesced: Option<SyncingSet>,
 }
 
 impl World {
     fn write_quiesced(&mut self) {
-        if let Some(mut quiesced) = self.quiesced.take() {
-            self.live.write_group(&mut quiesced);
+        if let Some(quiesced) = self.quiesced.take() {
+            self.live.write_group(quiesced);
         }
     }
 

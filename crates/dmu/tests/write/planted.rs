@@ -22,6 +22,7 @@ fn a_stale_pointer_is_found() {
     let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 4096);
     let number = set.allocate(&new).unwrap();
     set.write(number, 0, &[7; 4096]).unwrap();
+    let mut set = set.into_syncing();
     let why = caught(|| set.sync(9, &Stale(&sink))).map(drop).unwrap_err();
     let what = "objset 5: group 9 is given a block that was born in 8";
     assert!(is_broken(&why) && why.contains(what), "{why}");

@@ -20,7 +20,7 @@ fn what_was_read_for_one_who_keeps_it_leaves_the_lists_of_what_is_used() {
     let n = os.allocate(&NewObject::new(DmuType::PLAIN_FILE_CONTENTS, BLOCK as u64)).unwrap();
     let data: Vec<u8> = (0..20 * BLOCK).map(|i| (i / 3000 + 1) as u8).collect();
     os.write(n, 0, &data).unwrap();
-    let root = os.sync(5, &sink).unwrap().root;
+    let root = sink.write_new(os, 5).0.root;
     let set = ObjectSet::open(sink.store.clone(), 7, root).unwrap();
     for keeps in [true, false] {
         sink.store.drop_caches();

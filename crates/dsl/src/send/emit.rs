@@ -4,7 +4,6 @@
 //! Free ranges that touch each other become one record, in the way in which OpenZFS joins them, so that the same
 //! snapshot gives the same bytes. END, and so every record before it, is written only if all was.
 
-use super::pipeline::Read;
 use super::walk::{Data, Item, OLD_MAX_BLOCK};
 use super::{Params, Progress, Result, SendError, has_no_order};
 use cenote_dmu::Error;
@@ -20,8 +19,19 @@ use cenote_format::stream::{
     Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
     SpillRecord, TO_END, WriteRecord, feature,
 };
+use cenote_store::{Block, BlockError};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What was read of an item.
+pub(super) enum Read {
+    /// Nothing.
+    Nothing,
+    /// A block, unpacked.
+    Plain(std::result::Result<Block, BlockError>),
+    /// A block as it is on disk, compressed; in a raw stream encrypted as well.
+    Packed(std::result::Result<Abd, BlockError>),
+}
 
 /// Number of the first compression function that is a feature (`ZIO_COMPRESS_LEGACY_FUNCTIONS`): lz4.
 const FIRST_FEATURE: u8 = 15;

@@ -13,15 +13,14 @@
 //! A stage that stops lets go of its channels, which stops the others: the walk when the caller cannot write, the caller
 //! when the walk is done or failed.
 
-use super::emit::{Emitter, How, how};
+use super::emit::{Emitter, How, Read, how};
 use super::walk::{Item, Walk};
 use super::{Params, Result, SendError};
 use crate::budget::{Budget, Share};
 use cenote_dmu::ObjectSet;
-use cenote_format::abd::Abd;
 use cenote_format::invariant;
 use cenote_format::stream::feature;
-use cenote_store::{Block, BlockError, Bookmark, Store};
+use cenote_store::{Bookmark, Store};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -30,16 +29,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 const READERS: usize = 8;
 /// Logical bytes of data that are in memory at most; more only where a single batch has more.
 const BUDGET: u64 = 64 << 20;
-
-/// What an item needs of the devices.
-pub(super) enum Read {
-    /// Nothing.
-    Nothing,
-    /// A block, unpacked.
-    Plain(std::result::Result<Block, BlockError>),
-    /// A block as it is on disk, compressed; in a raw stream encrypted as well.
-    Packed(std::result::Result<Abd, BlockError>),
-}
 
 /// What was found, with its share of the memory.
 type Found = (Vec<Item>, Share);

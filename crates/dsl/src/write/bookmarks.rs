@@ -450,8 +450,7 @@ mod tests {
     use super::*;
     use crate::write::{destroy, snapshot};
     use cenote_dmu::outside::Outside;
-    use cenote_dmu::write::OpenObjectSet;
-    use cenote_format::dmu::ObjsetType;
+    use cenote_dmu::write::MetaObjectSet;
     use cenote_format::features::FEATURES;
     use cenote_testsink::MemSink;
 
@@ -487,7 +486,7 @@ mod tests {
     /// the bytes that were freed before the next one; how often bookmarks were read, and how many were written.
     fn destroyed(at_once: usize) -> (Vec<(bool, u64)>, u64, u64) {
         let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
-        let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+        let mut mos = MetaObjectSet::create(sink.store.clone()).unwrap();
         let sizes = |_: &BlockPointer| Sizes { used: 512, compressed: 512, uncompressed: 512 };
         let mut keys = Keys::default();
         let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);

@@ -9,9 +9,9 @@
 //! - Only wrapped keys are in the MOS. Each wrapping has an initialization vector of its own.
 //! - What cannot be unwrapped is found before anything is changed.
 
+use super::incoming::Incoming;
 use super::mos::{MAX_DEPTH, ZAP_METADATA, corrupt};
 use super::props::{self, NewValue, Target};
-use super::receive::Incoming;
 use super::{DslWriteError, Result, Tx, dir, features};
 use crate::crypt::keydata::KeyData;
 use crate::crypt::phys::{

@@ -18,6 +18,7 @@ use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::own::Books;
 use super::{Result, Sizes, Tx, bpobj};
+pub(super) use crate::deadlist::counts;
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::BlockPointer;
@@ -27,13 +28,6 @@ use cenote_format::encode::dsl::DEADLIST_SIZE;
 use cenote_format::invariant::broken;
 use cenote_format::{ByteOrder, Bytes, invariant, less};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
-pub(super) fn counts(bp: &BlockPointer) -> bool {
-    const REDACTED: u8 = 2;
-    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
-    !bp.is_hole() && !redacted
-}
 
 /// Keys and lists of deadlists that were added to (`dl_tree`), from group to group.
 #[derive(Debug, Default)]
@@ -475,8 +469,7 @@ mod tests {
     use crate::write::destroy::keeping_keys;
     use crate::write::pool::create_pool_dirs;
     use cenote_dmu::outside::Outside;
-    use cenote_dmu::write::OpenObjectSet;
-    use cenote_format::dmu::ObjsetType;
+    use cenote_dmu::write::MetaObjectSet;
     use cenote_testsink::MemSink;
 
     const KEYS: u64 = 300;
@@ -490,7 +483,7 @@ mod tests {
 
     fn with_tx(keys: &mut Keys, f: impl FnOnce(&mut Tx<'_>)) {
         let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
-        let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+        let mut mos = MetaObjectSet::create(sink.store.clone()).unwrap();
         let sizes = |_: &BlockPointer| Sizes { used: 512, compressed: 512, uncompressed: 512 };
         let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);
         create_pool_dirs(&mut tx).unwrap();

@@ -30,8 +30,9 @@
 //! | [`snapshot`] | taking and renaming snapshots |
 //! | [`rename`] | moving directories |
 //! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
-//! | [`crypt`] | keys of encrypted datasets |
 //! | [`bookmarks`] | bookmarks and what becomes of them |
+//! | [`crypt`] | keys of encrypted datasets |
+//! | `incoming` | what a stream says of the dataset that it makes |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
 //! | `clones`, `remaps` | the clones of snapshots; deadlists of parts of removed vdevs |
 //! | [`references`] | freeing blocks that were cloned |
@@ -66,6 +67,7 @@ mod error;
 pub mod features;
 pub mod free;
 pub mod holds;
+mod incoming;
 mod kept;
 pub mod limits;
 pub mod livelist;

@@ -23,7 +23,8 @@
 //!   here. (Blocks that were leaked stay in it, and so do those that were killed, with no pointers.)
 //! - A book is begun anew when the head comes after another snapshot.
 
-use super::{Tx, deadlist};
+use super::Tx;
+use crate::deadlist;
 use cenote_dmu::write::Synced;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dsl::DslDatasetPhys;

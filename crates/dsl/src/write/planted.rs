@@ -6,8 +6,7 @@
 use super::deadlist::{self, Keys, Lists};
 use super::pool::create_pool_dirs;
 use super::*;
-use cenote_dmu::write::{Synced, Uses};
-use cenote_format::dmu::ObjsetType;
+use cenote_dmu::write::{MetaObjectSet, Synced, Uses};
 use cenote_format::invariant::{caught, is_broken};
 use cenote_testsink::MemSink;
 
@@ -23,7 +22,7 @@ fn born(txg: u64, n: u64) -> BlockPointer {
 /// A pool, and its root file system.
 fn with_head(f: impl FnOnce(&mut Tx<'_>, u64)) {
     let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
-    let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+    let mut mos = MetaObjectSet::create(sink.store.clone()).unwrap();
     let sizes = |_: &BlockPointer| Sizes { used: SIZE, compressed: SIZE, uncompressed: SIZE };
     let mut keys = Keys::default();
     let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);

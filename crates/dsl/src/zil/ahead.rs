@@ -8,19 +8,26 @@
 //!
 //! Each top-level vdev has a lane of its own, because a log goes round the log vdevs.
 
-use super::chain::bookmark;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_store::{Block, Store};
+use cenote_store::{Block, Bookmark, Store, ZIL_LEVEL};
 use cenote_vdev::Stretch;
 use std::collections::HashMap;
 
+/// Object number in bookmarks of log blocks (`ZB_ZIL_OBJECT`).
+const ZIL_OBJECT: u64 = 0;
 /// Bytes of the first stretch.
 const LEAST: u64 = 256 << 10;
 /// Bytes of the longest stretch, which is also what a lane keeps at most.
 const MOST: u64 = 4 << 20;
 /// Bytes of something else that may lie between two log blocks.
 const GAP: u64 = 128 << 10;
+
+/// Where a log block is, for errors.
+pub fn bookmark(bp: &BlockPointer) -> Bookmark {
+    let [_, _, objset, seq] = bp.checksum();
+    Bookmark { objset, object: ZIL_OBJECT, level: ZIL_LEVEL, blkid: seq }
+}
 
 /// What was read ahead of one vdev.
 struct Lane {

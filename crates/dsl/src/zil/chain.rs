@@ -15,19 +15,18 @@
 //! lie within the used part of their block.
 
 use super::ahead::Ahead;
+pub use super::ahead::bookmark;
 use super::kept::{Kept, Parsed};
 use cenote_format::Bytes;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::{ChainBlock, RawRecord, raw_records};
 pub use cenote_store::ZIL_LEVEL;
-use cenote_store::{Block, BlockError, Bookmark, Store};
+use cenote_store::{Block, BlockError, Store};
 use std::sync::Arc;
 
 /// Header flag: `claim_lr_seq` is set (`ZIL_CLAIM_LR_SEQ_VALID`).
 pub const CLAIM_LR_SEQ_VALID: u64 = 2;
-/// Object number in bookmarks of log blocks (`ZB_ZIL_OBJECT`).
-const ZIL_OBJECT: u64 = 0;
 
 /// What a walk met.
 pub enum Item<'a> {
@@ -51,12 +50,6 @@ pub enum End {
     Failed(BlockError),
     /// `f` said so.
     Stopped,
-}
-
-/// Where a log block is, for errors.
-pub fn bookmark(bp: &BlockPointer) -> Bookmark {
-    let [_, _, objset, seq] = bp.checksum();
-    Bookmark { objset, object: ZIL_OBJECT, level: ZIL_LEVEL, blkid: seq }
 }
 
 /// What a walk does at a block whose key is not loaded.

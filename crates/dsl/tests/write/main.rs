@@ -8,7 +8,7 @@ mod model;
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Outside;
-use cenote_dmu::write::{NewObject, OpenObjectSet, Synced};
+use cenote_dmu::write::{MetaObjectSet, NewObject, OpenObjectSet, Synced};
 use cenote_dsl::deadlist::Sizes;
 use cenote_dsl::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
 use cenote_dsl::write::deadlist::Keys;
@@ -132,10 +132,10 @@ impl Rig {
     fn txg(&mut self, change: impl FnOnce(&mut Rig, &mut Tx<'_>)) -> bool {
         let store = self.sink.store.clone();
         let mut mos = if self.mos.is_hole() {
-            OpenObjectSet::create(store, 0, ObjsetType::Meta).unwrap()
+            MetaObjectSet::create(store).unwrap()
         } else {
             // From disk each time: nothing may be lost between transaction groups.
-            OpenObjectSet::open(ObjectSet::open(store, 0, self.mos).unwrap()).unwrap()
+            MetaObjectSet::open(ObjectSet::open(store, 0, self.mos).unwrap()).unwrap()
         };
         let space = sizes;
         let (now, outside) = (1_700_000_000 + self.txg, Outside::default());
@@ -203,8 +203,8 @@ impl Rig {
         self.sync_head(tx, name, set);
     }
 
-    fn sync_head(&mut self, tx: &mut Tx<'_>, name: &str, mut set: OpenObjectSet) {
-        let synced = set.sync(self.txg, &self.sink).unwrap();
+    fn sync_head(&mut self, tx: &mut Tx<'_>, name: &str, set: OpenObjectSet) {
+        let synced = set.into_syncing().sync(self.txg, &self.sink).unwrap();
         self.apply(&synced, false);
         let head = self.model.heads.get_mut(name).unwrap();
         for bp in synced.killed.iter().filter(|bp| !bp.is_hole()) {

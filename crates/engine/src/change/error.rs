@@ -4,6 +4,15 @@ use crate::EngineError;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::DslWriteError;
 
+/// A property that could not be set.
+#[derive(Debug)]
+pub struct Failed {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub error: ChangeError,
+}
+
 /// Why a change was refused or failed. The text is what OpenZFS's tools say after
 /// `cannot create 'tank/a': ` and the like.
 #[derive(Debug, thiserror::Error)]

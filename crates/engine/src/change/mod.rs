@@ -61,11 +61,11 @@ pub use create::{
 };
 pub use crypt::NewKey;
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
-pub use error::{ChangeError, Result};
+pub use error::{ChangeError, Failed, Result};
 pub use permissions::is_delegatable;
 pub use quotas::is_quota;
 pub use rollback::Later;
-pub use set::{Failed, is_accounted};
+pub use set::is_accounted;
 pub use snapshot::NewSnapshot;
 
 use crate::{Engine, SpaceCheck, SyncContext};

@@ -4,9 +4,9 @@
 //! The mount of the file system is told afterwards
 //! (`FileSystem::reread_master_node`).
 
+use super::error::Failed;
 use super::policy::Permit;
 use super::props::Setting;
-use super::set::Failed;
 use super::{ChangeError, Changes, Result};
 use cenote_dmu::live::Cost;
 use cenote_dsl::Dataset;

@@ -4,6 +4,7 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
+use super::error::Failed;
 use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, quotas, record, reserve};
@@ -31,15 +32,6 @@ pub(super) fn find_target(
     }
     let (dir, head) = find_head(tx, name)?;
     Ok((Target::Dir(dir), head))
-}
-
-/// A property that could not be set.
-#[derive(Debug)]
-pub struct Failed {
-    /// Its name.
-    pub name: String,
-    /// Why.
-    pub error: ChangeError,
 }
 
 /// Whether a property is a quota or reservation of space.

@@ -29,9 +29,11 @@
 //! - The feature `zpool_checkpoint` is active from taking a checkpoint until it is discarded in full.
 //! - Its space maps have what is allocated, and is in no other free list; their sum is what the allocator has as kept.
 
-use super::commit::pool_space;
-use super::sync::{Core, count_feature};
-use super::task::{EngineError, SpaceCheck, Turn};
+use super::error::EngineError;
+use super::features::count_feature;
+use super::space::pool_space;
+use super::sync_core::Core;
+use super::task::{SpaceCheck, Turn};
 use super::{Disk, Engine, Shared, SyncContext, tunables};
 use crate::space_write::map::feature_uses;
 use cenote_dmu::write::zap::ZapMut;

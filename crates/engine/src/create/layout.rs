@@ -5,7 +5,8 @@
 //! no `ashift` was asked for, the top-level vdev takes that of the physical sectors instead, up to
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
-use super::devices::{LeafKind, OpenDevices, Opened};
+use super::devices::{LeafKind, OpenDevices};
+use super::found::{Found, Leaf};
 use super::populate::random;
 use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use super::{check, draid};
@@ -126,36 +127,6 @@ impl Prepared {
         let own = ["type", "guid", "path", "whole_disk"];
         leaf.pairs.retain(|(name, _)| own.contains(&name.as_str()));
         Some(NewDevice { leaf, device, ashift: config::number(top, "ashift") })
-    }
-}
-
-/// One device that was asked for.
-pub(super) struct Leaf {
-    /// Its full path.
-    pub path: PathBuf,
-    /// What it is.
-    pub facts: Opened,
-    /// Whether it becomes a spare.
-    pub spare: bool,
-    /// Bytes; 0 while it is not opened.
-    pub size: u64,
-}
-
-pub(super) struct Found {
-    pub tops: Vec<(VdevSpec, Vec<Leaf>)>,
-    pub spares: Vec<Leaf>,
-    pub caches: Vec<Leaf>,
-}
-
-impl Found {
-    pub fn all(&self) -> impl Iterator<Item = &Leaf> {
-        let tops = self.tops.iter().flat_map(|(_, leaves)| leaves);
-        tops.chain(&self.spares).chain(&self.caches)
-    }
-
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Leaf> {
-        let tops = self.tops.iter_mut().flat_map(|(_, leaves)| leaves);
-        tops.chain(&mut self.spares).chain(&mut self.caches)
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `check` | devices in use, redundancy that does not match |
 //! | `probe` | file systems and the like that are on devices |
 //! | `loops` | loop devices over files |
+//! | `found` | the devices that were asked for, as they were found |
 //! | `layout` | guids, sizes, the config of the vdevs |
 //! | `populate` | the MOS of the first transaction group |
 //! | `error` | the words of refusals |
@@ -34,6 +35,7 @@ mod check;
 mod devices;
 mod draid;
 mod error;
+mod found;
 mod layout;
 mod loops;
 mod parse;

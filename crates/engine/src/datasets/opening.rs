@@ -3,7 +3,7 @@
 use super::{Datasets, Open, load};
 use crate::Shared;
 use crate::capable::Purpose;
-use crate::task::EngineError;
+use crate::error::EngineError;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::write::DslWriteError;
 use cenote_format::invariant;

@@ -16,7 +16,7 @@
 //!
 //! The ZAPs are read through the MOS as the last group left it, many keys together ([`Dedup::load`]). They change only in
 //! the first pass, after which nothing is looked up any more. `table` has the entries, `sync` writes them, `flush`
-//! says how much of a log is flushed.
+//! takes them from the logs, as fast as `pace` says.
 //!
 //! A block whose last reference goes is freed in that group, also in a table with logs: its entry is logged without a
 //! place, as one that is pruned. OpenZFS keeps it until its entry is flushed; either reads what the other wrote.
@@ -34,6 +34,7 @@
 //! - The lock of the tables is held while space is allocated, and never while something is read or written.
 
 mod flush;
+mod pace;
 mod prune;
 mod sync;
 mod table;

@@ -1,5 +1,6 @@
 //! The table of one checksum function: entries that the group touches, logs, histograms.
 
+use super::pace::Pace;
 use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_format::abd::Abd;
@@ -102,7 +103,7 @@ pub(super) struct Table {
     pub flushing: Log,
     /// What is in logs.
     pub logged: Histogram,
-    pub pace: super::flush::Pace,
+    pub pace: Pace,
 }
 
 impl Table {

@@ -2,7 +2,7 @@
 //! import of OpenZFS claims it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::super::task::EngineError;
+use super::super::error::EngineError;
 use super::super::{Engine, EngineOptions};
 use super::*;
 use cenote_dsl::write::destroy;

@@ -1,8 +1,8 @@
 //! Changes of a rebuild's state, in syncing context (`vdev_rebuild_initiate_sync`, `vdev_rebuild_update_sync`,
 //! `vdev_rebuild_complete_sync`).
 
+use crate::features::count_feature;
 use crate::space_write::map::feature_uses;
-use crate::sync::count_feature;
 use crate::tunables::REBUILD_SCRUB_ENABLED;
 use crate::{Shared, SyncContext};
 use cenote_dmu::write::ZapMut;

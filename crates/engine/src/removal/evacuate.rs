@@ -28,8 +28,8 @@
 
 use super::top::{allocated, copied_with};
 use super::{Gone, leaves_left};
+use crate::features::count_feature;
 use crate::space_write::{Evacuation, More, config_of};
-use crate::sync::count_feature;
 use crate::tunables::{REMOVAL_SUSPEND_PROGRESS, REMOVE_MAX_SEGMENT};
 use crate::{EngineError, Shared, SyncContext};
 use cenote_dmu::outside::Time;
@@ -259,6 +259,13 @@ impl Shared {
         course.refused.retain(|(_, when)| clock.since(*when) < PASSED_OVER);
         let refused = course.refused.iter().map(|(vdev, _)| *vdev).collect();
         let (of, refuses) = (course.of.clone(), Mutex::default());
+        let (first, in_order) = (pieces.first(), pieces.is_sorted_by(|a, b| a.end <= b.start));
+        invariant!(
+            in_order && first.is_none_or(|first| copied.end <= first.start),
+            "vdev {}: what was read ahead is not in order, or before {:#x}",
+            copied.vdev,
+            copied.end
+        );
         let ahead = Arc::new(Ahead { of, pieces, mark, refused, refuses });
         let theirs = ahead.clone();
         let change = move |context: &mut SyncContext<'_>| match context.evacuate(&theirs)? {

@@ -21,10 +21,11 @@
 //! freed and deferred is never given out again.
 
 use super::{Gone, Passive, RemoveError, leaves_left};
-use crate::sync::count_feature;
+use crate::features::count_feature;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result as DslResult};
+use cenote_format::invariant;
 use cenote_pool::config::{self, children};
 use cenote_pool::surgery;
 use cenote_vdev::Vdev;
@@ -114,6 +115,8 @@ impl SyncContext<'_> {
         };
         self.maps.free_vdev(self.tx.mos, txg, (id, &mut config, false), &mut count)?;
         // What comes after that is not undone.
+        let is_empty = self.disk.allocator.is_empty(id);
+        invariant!(is_empty, "log vdev {id} leaves, and something of it is allocated");
         self.replace_tree(now, root)?;
         self.maps.forget_vdev(id);
         let (top, tree, mapping) = (top.clone(), None, 0);

@@ -16,8 +16,8 @@ pub(crate) use top::allocated;
 
 pub(crate) use top::{copied, note_spared};
 
+use super::error::EngineError;
 use super::surgery::label_of_left;
-use super::task::EngineError;
 use super::vacant::{ActivityError, ActivityRequest};
 use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;

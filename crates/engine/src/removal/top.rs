@@ -1,9 +1,11 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
+//!
+//! Invariant: one vdev leaves at a time, by the MOS and in memory.
 
 use super::{Passive, RemoveError};
-use crate::commit::pool_space;
+use crate::features::count_feature;
+use crate::space::pool_space;
 use crate::space_write::{Evacuation, config_of};
-use crate::sync::count_feature;
 use crate::tunables::REMOVE_MAX_SEGMENT;
 use crate::{Engine, SyncContext};
 use cenote_dmu::write::{OpenObjectSet, WriteError, ZapMut};
@@ -280,6 +282,8 @@ impl SyncContext<'_> {
         let path = config::path(top).map_or_else(|| "-".into(), |p| p.display().to_string());
         self.record("vdev remove started", &format!("{} vdev {id} {path}", self.tx.pool))?;
         let now = self.altered_tree(&root, id, &mut |_, _| None, &|guid| guid)?;
+        let under_way = self.maps.evacuation().map(|evacuation| evacuation.vdev);
+        invariant!(under_way.is_none(), "vdev {id} begins to be removed, and {under_way:?} is");
         self.replace_tree(now, root)?;
         self.publish(evacuation);
         Ok(Begun::Yes)

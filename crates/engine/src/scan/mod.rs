@@ -62,7 +62,7 @@ mod resilver;
 mod state;
 
 use super::background::Background;
-use super::task::EngineError;
+use super::error::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_dmu::outside::Time;

@@ -9,9 +9,9 @@
 //! was not to give to it.
 
 use super::position;
+use crate::features::count_feature;
 use crate::space_write::map::feature_uses;
 use crate::space_write::rewrite_dtls;
-use crate::sync::count_feature;
 use crate::tunables::{RESILVER_DEFER_PERCENT, RESILVER_DISABLE_DEFER};
 use crate::{Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;

@@ -2,7 +2,7 @@
 
 use super::position::{self, Position};
 use super::{Ended, Extent, ScanError};
-use crate::task::EngineError;
+use crate::error::EngineError;
 use crate::tunables::REBUILD_SCRUB_ENABLED;
 use crate::{Shared, SyncContext};
 use cenote_dsl::write::{Result, Tx};

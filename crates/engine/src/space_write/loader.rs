@@ -20,9 +20,6 @@ use std::sync::Arc;
 /// Times that a load begins anew.
 const MAX_TRIES: usize = 8;
 
-/// A metaslab: the id of its vdev, its number.
-pub(super) type Place = (u64, u64);
-
 /// The space maps as they are on disk.
 #[derive(Clone, Default)]
 struct View {

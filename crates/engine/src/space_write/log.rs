@@ -42,9 +42,9 @@
 //! The allocations of later passes count too, so each pass looks at the metaslabs that it changed.
 
 use super::flushing::{self, Growth, Limits, Rates, Row};
-use super::loader::Place;
 use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, counted, feature_uses, zap_u64};
-use super::vdev::new_zap;
+use super::unflushed::Place;
+use super::vdev::{UNFLUSHED_TXGS, new_zap};
 use super::{SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
@@ -59,7 +59,6 @@ use cenote_store::rangetree::RangeTree;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 pub(super) const LOGS: &str = "com.delphix:log_spacemap_zap";
-pub(super) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 pub(super) const FEATURE: &str = "com.delphix:log_spacemap";
 /// Bytes of a block of a log (`zfs_log_sm_blksz`), and of a metaslab's own map where there are logs
 /// (`zfs_metaslab_sm_blksz_with_log`).

@@ -16,7 +16,7 @@
 use super::SpaceMaps;
 use super::map::{DIRECTORY_OBJECT, Maps, feature_uses, zap_u64};
 use super::obsolete::{FEATURE, MAP, Removed};
-use crate::sync::count_feature;
+use crate::features::count_feature;
 use crate::tunables::{
     CONDENSE_INDIRECT_OBSOLETE_PCT, CONDENSE_INDIRECT_VDEVS_ENABLE, CONDENSE_MAX_OBSOLETE_BYTES,
     CONDENSE_MIN_MAPPING_BYTES,

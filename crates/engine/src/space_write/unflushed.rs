@@ -35,7 +35,6 @@
 //!   written.
 //! - `before` is there exactly while the txg that is being written flushes the metaslab.
 
-use super::loader::Place;
 use cenote_format::invariant;
 use cenote_format::spacemap::Change;
 use cenote_pool::metaslab::Unflushed;
@@ -43,6 +42,9 @@ use cenote_store::alloc::{Changes, Loading};
 use cenote_store::rangetree::RangeError;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A metaslab: the id of its vdev, its number.
+pub(super) type Place = (u64, u64);
 
 /// Bytes of memory that a segment is taken for: start and end, in nodes that are two thirds full.
 pub(super) const SEGMENT_BYTES: u64 = 32;

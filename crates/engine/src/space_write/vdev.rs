@@ -1,7 +1,6 @@
 //! What a top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
 //! (`vdev_construct_zaps`, `vdev_metaslab_init`). It is made when the vdev joins, and freed when it leaves.
 
-use super::log::UNFLUSHED_TXGS;
 use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use cenote_dmu::outside::Chance;
@@ -20,6 +19,8 @@ use cenote_vdev::draid;
 const ZAP_METADATA: DmuType = DmuType(0xc4);
 /// In the object directory: all vdevs' ZAPs, each under its own number.
 const ALL_ZAPS: &str = "com.delphix:vdev_zap_map";
+/// In the ZAP of a vdev: since when its metaslabs have changes in logs (`VDEV_TOP_ZAP_MS_UNFLUSHED_PHYS_TXGS`).
+pub(super) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 const BIAS: &str = "org.zfsonlinux:allocation_bias";
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// The feature of dRAID vdevs.

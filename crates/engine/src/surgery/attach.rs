@@ -4,10 +4,10 @@ use super::{
     CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare, without_place,
 };
 use crate::create::{self, NewDevice};
+use crate::error::EngineError;
 use crate::rebuild::Begun;
 use crate::reflow::UNCLAIMED;
 use crate::space_write::map::feature_uses;
-use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::{NvList, NvValue};

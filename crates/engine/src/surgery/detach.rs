@@ -2,9 +2,9 @@
 
 use super::{invalid, path_of, without_place};
 use crate::create;
+use crate::error::EngineError;
+use crate::features::count_feature;
 use crate::space_write::write_detached;
-use crate::sync::count_feature;
-use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};

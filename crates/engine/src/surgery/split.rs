@@ -19,9 +19,9 @@
 
 use super::{invalid, path_of};
 use crate::create;
+use crate::error::EngineError;
+use crate::features::count_feature;
 use crate::space_write::free_foreign_log;
-use crate::sync::count_feature;
-use crate::task::EngineError;
 use crate::{Engine, Shared, SyncContext};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};

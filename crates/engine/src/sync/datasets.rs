@@ -16,14 +16,17 @@
 //!
 //! - The MOS is told of datasets in the order of their numbers, whatever thread was done first.
 //! - Nothing is left in an object set once its group has it.
+//! - Once it was counted what owners use, nothing else is written.
 
 use super::super::accounting::{self, Counted};
 use super::super::datasets::Datasets;
-use super::super::policy::{Abilities, Policy, Sink};
+use super::super::policy::{Abilities, Policy};
+use super::super::sink::Sink;
 use super::super::zil::{self, Early};
 use super::super::{Disk, Shared, space};
 use super::{Core, Quiesced};
-use cenote_dmu::write::{OpenObjectSet, Synced, WriteError};
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{Synced, SyncingSet, WriteError, WrittenSet};
 use cenote_dsl::write::{Result, Tx, receive};
 use cenote_dsl::zil::parallel;
 use cenote_format::blkptr::BlockPointer;
@@ -40,28 +43,31 @@ const THREADS: usize = 8;
 /// Dirty bytes of an object set that is written alone.
 const LARGE: u64 = 1 << 20;
 
+/// The datasets of a group, with what was written of them; of a dataset that is gone nothing was.
+pub(super) type Written = Vec<(Arc<LiveObjectSet>, Option<WrittenSet>)>;
+
 /// A dataset of the group.
-struct Part<'a> {
-    id: u64,
-    set: &'a mut OpenObjectSet,
+struct Part {
+    live: Arc<LiveObjectSet>,
+    set: SyncingSet,
     policy: Policy,
     early: Option<Arc<Early>>,
     counted: Counted,
     /// What writing it came to, until the MOS is told.
-    written: Option<cenote_dmu::write::Result<Synced>>,
+    wrote: Option<cenote_dmu::write::Result<Synced>>,
     /// It has something to write.
     waits: bool,
 }
 
-impl Part<'_> {
+impl Part {
     fn write(&mut self, disk: &Disk, txg: u64, abilities: Abilities) {
         let tree = disk.tree();
         let (writer, tree, policy) = (&disk.writer, &**tree, &self.policy);
         let (pass, log, dedup, born) = (1, None, None, None);
         let early = self.early.as_deref();
         let sink = Sink { writer, tree, policy, abilities, pass, log, dedup, born, early };
-        let (set, counted) = (&mut *self.set, self.counted);
-        let (id, told) = (self.id, self.written.is_none());
+        let (set, counted) = (&mut self.set, self.counted);
+        let (id, told) = (self.live.id(), self.wrote.is_none());
         let write = || {
             invariant!(
                 told,
@@ -71,13 +77,13 @@ impl Part<'_> {
         };
         // The sync thread is told, whatever thread this is.
         let broken = |why: String| Err(WriteError::Sink(why.into()));
-        self.written = Some(caught(write).unwrap_or_else(broken));
+        self.wrote = Some(caught(write).unwrap_or_else(broken));
         self.waits = false;
     }
 }
 
 /// Writes those that have something to write.
-fn write(disk: &Disk, txg: u64, abilities: Abilities, parts: &mut [Part<'_>]) {
+fn write(disk: &Disk, txg: u64, abilities: Abilities, parts: &mut [Part]) {
     let waiting = parts.iter_mut().filter(|part| part.waits);
     let (large, small): (Vec<_>, Vec<_>) =
         waiting.partition(|part| part.set.dirty_bytes() >= LARGE);
@@ -93,44 +99,49 @@ impl Core {
         shared: &Shared,
         txg: u64,
         abilities: Abilities,
-        quiesced: &mut Quiesced,
-    ) -> Result<()> {
+        quiesced: Quiesced,
+    ) -> Result<Written> {
         let (view, datasets) = (shared.view(), &shared.datasets);
-        let mut parts = Vec::with_capacity(quiesced.len());
+        let (mut parts, mut gone) = (Vec::with_capacity(quiesced.len()), Vec::new());
         let mut last = None;
         for (live, set) in quiesced {
             let (before, id) = (last.replace(live.id()), live.id());
             invariant!(before < Some(id), "dataset {id} is written after dataset {before:?}");
-            parts.extend(self.prepare(shared, &view, txg, (live.id(), set))?);
+            match self.prepare(shared, &view, txg, &live, set)? {
+                Some(part) => parts.push(part),
+                None => gone.push((live, None)),
+            }
         }
         write(&shared.disk, txg, abilities, &mut parts);
         for part in &mut parts {
             let Some(synced) = self.account(shared, &view, txg, part)? else { continue };
             part.waits = self.with_tx(shared, &view, txg, |tx| {
-                accounting::count_owners(tx, part.set, part.id, &synced, part.counted)
+                accounting::count_owners(tx, &mut part.set, part.live.id(), &synced, part.counted)
             })?;
         }
         write(&shared.disk, txg, abilities, &mut parts);
         for part in &mut parts {
-            self.account(shared, &view, txg, part)?;
-            let (is_left, dataset) = (part.set.is_dirty(), part.id);
-            invariant!(!is_left, "dataset {dataset}: changes are left after group {txg}");
-            self.save_point(shared, &view, txg, part.id)?;
+            let again = self.account(shared, &view, txg, part)?;
+            again.iter().for_each(|synced| accounting::check_counted(part.live.id(), synced));
+            self.save_point(shared, &view, txg, part.live.id())?;
             self.frees.extend(part.early.iter().flat_map(|early| early.left(txg)));
         }
         datasets.check_logs(txg)?;
         datasets.set_abilities(abilities);
-        Ok(())
+        let written = parts.into_iter().map(|part| (part.live, Some(part.set.finish())));
+        Ok(written.chain(gone).collect())
     }
 
     /// Finds how a dataset is written; `None`: it is gone.
-    fn prepare<'a>(
+    fn prepare(
         &mut self,
         shared: &Shared,
         view: &Pool,
         txg: u64,
-        (id, set): (u64, &'a mut OpenObjectSet),
-    ) -> Result<Option<Part<'a>>> {
+        live: &Arc<LiveObjectSet>,
+        mut set: SyncingSet,
+    ) -> Result<Option<Part>> {
+        let id = live.id();
         let datasets: &Datasets = &shared.datasets;
         let early = datasets.early(id);
         let log = datasets.sync_log(id, txg);
@@ -152,9 +163,10 @@ impl Core {
             if lacks && zil::activate_sa_xattrs(tx, id)? {
                 datasets.activates_sa_xattrs(id, txg);
             }
-            Counted::of(tx, set, id)
+            Counted::of(tx, &set, id)
         })?;
-        Ok(Some(Part { id, set, policy, early, counted, written: None, waits: true }))
+        let live = live.clone();
+        Ok(Some(Part { live, set, policy, early, counted, wrote: None, waits: true }))
     }
 
     /// Tells the MOS what was written of a dataset, if it was.
@@ -163,17 +175,17 @@ impl Core {
         shared: &Shared,
         view: &Pool,
         txg: u64,
-        part: &mut Part<'_>,
+        part: &mut Part,
     ) -> Result<Option<Synced>> {
-        let Some(written) = part.written.take() else { return Ok(None) };
+        let Some(written) = part.wrote.take() else { return Ok(None) };
         let (mut synced, tree) = (written?, shared.disk.tree());
         // What no deduplication table counts is for the block reference tables.
         synced.cloned = shared.disk.dedup.add_references(&synced.cloned);
         #[cfg(feature = "planted")]
         shared.datasets.planted.spoil(&mut synced);
-        let charge = |tx: &mut Tx<'_>| accounting::charge(tx, part.id, &synced, &tree);
+        let charge = |tx: &mut Tx<'_>| accounting::charge(tx, part.live.id(), &synced, &tree);
         self.with_tx(shared, view, txg, charge)?;
-        shared.scanner.written(&mut self.mos, (txg, part.id), &synced.born);
+        shared.scanner.written(&mut self.mos, (txg, part.live.id()), &synced.born);
         Ok(Some(synced))
     }
 

@@ -94,10 +94,11 @@ impl Store {
         drop(state);
         self.txgs.changed.notify_all();
         self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
-        self.live.sync_done(&quiesced);
+        let root = *quiesced.synced().root_bp();
+        self.live.sync_done(quiesced.finish());
         self.txgs.readers.group_done(txg);
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        *quiesced.synced().root_bp()
+        root
     }
 }
 
@@ -126,7 +127,8 @@ pub fn file_system(settings: Settings, props: &CreateProps) -> (Arc<Store>, Arc<
     let sink = MemSink::new(4 << 30);
     let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
     format(&mut os, props, 10).unwrap();
-    sink.follow(&os.sync(10, &sink).unwrap());
+    let (synced, os) = sink.write_new(os, 10);
+    sink.follow(&synced);
     let txgs = Arc::new(Txgs { state: Mutex::new((11, 0, false)), ..Txgs::default() });
     let live = LiveObjectSet::new(os, Arc::new(Assign(txgs.clone())));
     let fs = FileSystem::open_live(live.clone(), settings).unwrap();

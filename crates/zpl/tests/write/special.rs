@@ -4,7 +4,7 @@ use crate::world::{OBJSET, Txgs, World};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
+use cenote_dmu::write::{Accounts, NewObject, OpenObjectSet, WriteError, ZapMut};
 use cenote_dmu::{Object, ObjectSet};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -303,7 +303,8 @@ fn volumes_are_written() {
     assert!(format_volume(&mut os, 8191, 8192).is_err());
     assert!(format_volume(&mut os, 8192, 3000).is_err());
     format_volume(&mut os, 10 << 20, 8192).unwrap();
-    sink.follow(&os.sync(5, &sink).unwrap());
+    let (synced, os) = sink.write_new(os, 5);
+    sink.follow(&synced);
     let live = LiveObjectSet::new(os, Arc::new(Txgs::default()));
     let volume = Volume::open_live(live.clone()).unwrap();
     assert_eq!((volume.size(), volume.block_size()), (10 << 20, 8192));
@@ -324,9 +325,11 @@ fn volumes_are_written() {
     let mut sync = || {
         let mut quiesced = live.quiesce();
         sink.follow(&quiesced.sync(txg, &sink).unwrap());
-        live.sync_done(&quiesced);
+        let written = quiesced.finish();
+        let base = written.base().clone();
+        live.sync_done(written);
         txg += 1;
-        Volume::open(quiesced.synced().clone()).unwrap()
+        Volume::open(base).unwrap()
     };
     check(&sync(), &expected);
     assert!(volume.resize(8193).is_err());
@@ -446,6 +449,17 @@ fn what_is_no_directory_has_no_zap() {
     assert_eq!(errno(fs.write(fs.root(), 0, b"x", false)), 21);
 }
 
+/// Users use so much more.
+fn used(accounts: &mut Accounts<'_>, more: &[(&str, i64)]) -> Result<(), WriteError> {
+    let new = NewObject::new(DmuType::USERGROUP_USED, 512);
+    let format = ZapFormat { salt: 3, ..ZapFormat::default() };
+    accounts.create(USER_USED, &new, || Ok::<_, WriteError>(format))?;
+    let mut all = more.iter();
+    all.try_for_each(|(name, more)| {
+        accounts.add(USER_USED, &Key::Name(name.as_bytes()), *more).map(drop)
+    })
+}
+
 #[test]
 fn quotas_that_are_full() {
     let world = world();
@@ -463,13 +477,10 @@ fn quotas_that_are_full() {
         let quota = ZapMut::create(os, &kind, ZapFormat { salt: 1, ..ZapFormat::default() })?;
         put(os, 1, "userquota@", quota)?;
         put(os, 1, "userobjquota@", quota)?;
-        put(os, quota, "7", 1000)?;
-        os.create_accounting(USER_USED, &NewObject::new(DmuType::USERGROUP_USED, 512))?;
-        ZapMut::format(os, USER_USED, ZapFormat { salt: 3, ..ZapFormat::default() })?;
-        put(os, USER_USED, "7", 1000)
+        put(os, quota, "7", 1000)
     };
     world.live.transact(Default::default(), set).unwrap();
-    world.sync(|| {});
+    world.count(|accounts| used(accounts, &[("7", 1000)]));
     let fs = FileSystem::open_live(world.live.clone(), world.settings.clone()).unwrap();
     assert_eq!(errno(fs.write(file, 0, b"x", false)), 122);
     assert_eq!(errno(fs.create(root, b"g", &new(NodeKind::File))), 122);
@@ -478,8 +489,7 @@ fn quotas_that_are_full() {
     assert_eq!(fs.setattr(file, &chown).unwrap().uid, 7);
     fs.write(other, 0, b"x", false).unwrap();
     fs.unlink(root, b"f", &|_| false).unwrap();
-    let free = |os: &mut OpenObjectSet, _| put(os, USER_USED, "7", 999);
-    world.live.transact(Default::default(), free).unwrap();
+    world.count(|accounts| used(accounts, &[("7", -1)]));
     fs.create(root, b"g", &new(NodeKind::File)).unwrap();
 }
 
@@ -500,23 +510,16 @@ fn default_quotas_hold_for_who_has_no_own() {
         put(os, 1, "userquota@", quota)?;
         put(os, quota, "7", 5000)?;
         put(os, 1, "defaultuserquota", 1000)?;
-        put(os, 1, "defaultuserobjquota", 3)?;
-        os.create_accounting(USER_USED, &NewObject::new(DmuType::USERGROUP_USED, 512))?;
-        ZapMut::format(os, USER_USED, ZapFormat { salt: 3, ..ZapFormat::default() })?;
-        for used in ["7", "9"] {
-            put(os, USER_USED, used, 1000)?;
-        }
-        put(os, USER_USED, "obj-a", 3)
+        put(os, 1, "defaultuserobjquota", 3)
     };
     world.live.transact(Default::default(), set).unwrap();
-    world.sync(|| {});
+    world.count(|accounts| used(accounts, &[("7", 1000), ("9", 1000), ("obj-a", 3)]));
     let fs = FileSystem::open_live(world.live.clone(), world.settings.clone()).unwrap();
     fs.write(files[0], 0, b"x", false).unwrap();
     assert_eq!(errno(fs.write(files[1], 0, b"x", false)), 122);
     // User 10 has as many files as the default allows; user 7 has fewer.
     assert_eq!(errno(fs.create(root, b"g", &node(10))), 122);
     fs.create(root, b"h", &node(7)).unwrap();
-    let free = |os: &mut OpenObjectSet, _| put(os, USER_USED, "9", 999);
-    world.live.transact(Default::default(), free).unwrap();
+    world.count(|accounts| used(accounts, &[("9", -1)]));
     fs.write(files[1], 0, b"x", false).unwrap();
 }

@@ -56,7 +56,8 @@ impl World {
         let sink = MemSink::new(256 << 20);
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zvol).unwrap();
         format_volume(&mut os, SIZE, BLOCK).unwrap();
-        sink.follow(&os.sync(5, &sink).unwrap());
+        let (synced, os) = sink.write_new(os, 5);
+        sink.follow(&synced);
         let txgs = Arc::new(Txgs { left: AtomicU64::new(u64::MAX), ..Txgs::default() });
         World { sink, live: LiveObjectSet::new(os, txgs.clone()), txgs }
     }
@@ -68,7 +69,7 @@ impl World {
     fn sync(&self) {
         let mut quiesced = self.live.quiesce();
         self.sink.follow(&quiesced.sync(8, &self.sink).unwrap());
-        self.live.sync_done(&quiesced);
+        self.live.sync_done(quiesced.finish());
         self.txgs.readers.group_done(8);
     }
 

@@ -2,7 +2,7 @@
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
-use cenote_dmu::write::{OpenObjectSet, Result};
+use cenote_dmu::write::{Accounts, OpenObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_store::alloc::ReadEpochs;
@@ -47,7 +47,8 @@ impl World {
         let txgs = Arc::new(Txgs(AtomicU64::new(10), Arc::default()));
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
         format(&mut os, props, 10).unwrap();
-        sink.follow(&os.sync(10, &sink).unwrap());
+        let (synced, os) = sink.write_new(os, 10);
+        sink.follow(&synced);
         txgs.0.store(11, Ordering::SeqCst);
         let ticks = Arc::new(AtomicU64::new(0));
         let clock = ticks.clone();
@@ -71,13 +72,29 @@ impl World {
 
     /// As [`World::sync`], without looking at what was written; returns the root.
     pub fn write_group(&self, during: impl FnOnce()) -> BlockPointer {
+        self.write_counted(during, |_| Ok(()))
+    }
+
+    /// Syncs a txg, and counts what users use.
+    pub fn count(&self, count: impl FnOnce(&mut Accounts<'_>) -> Result<()>) {
+        self.write_counted(|| {}, count);
+    }
+
+    fn write_counted(
+        &self,
+        during: impl FnOnce(),
+        count: impl FnOnce(&mut Accounts<'_>) -> Result<()>,
+    ) -> BlockPointer {
         let mut quiesced = self.live.quiesce();
         let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         during();
         self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
-        self.live.sync_done(&quiesced);
+        quiesced.account(count).unwrap();
+        self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
+        let root = *quiesced.synced().root_bp();
+        self.live.sync_done(quiesced.finish());
         self.txgs.1.group_done(txg);
-        *quiesced.synced().root_bp()
+        root
     }
 
     /// As after an export: everything anew from disk.

@@ -6,8 +6,9 @@
 //!
 //! Invariant: each change notes the last record that it has, so that a receive that is resumed goes on behind it.
 
-use super::batch::{Batch, Op, Packings, sealed};
+use super::batch::{Batch, Op};
 use super::error::{ReceiveError, Result};
+use super::kind::{Kind, sealed};
 use super::object;
 use crate::receives::Receives;
 use cenote_dmu::live::{Cost, LiveObjectSet};
@@ -28,19 +29,6 @@ use std::sync::Arc;
 const FREED: usize = 64;
 /// Pointers that are freed in one change.
 const POINTERS: u64 = 1 << 14;
-
-/// What is known of the stream, and of the pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
-    /// It starts from nothing.
-    pub(super) full: bool,
-    /// Spill blocks that did not change are in it as well.
-    pub(super) spills: bool,
-    /// Its blocks are encrypted, and stay as they are.
-    pub(super) raw: bool,
-    /// How blocks of the pool may be compressed.
-    pub(super) packings: Packings,
-}
 
 /// A stream that is being put into an object set.
 pub(super) struct Apply<'a> {

@@ -6,16 +6,14 @@
 //! Invariant: what a batch does is known, with what it costs and with the objects that are there, before any of it is
 //! done. Records that need to see what a batch does come after it.
 
-use super::apply::Kind;
+use super::kind::Kind;
 use super::object::put_object;
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::receive::Point;
-use cenote_format::abd::Abd;
-use cenote_format::compress::Compression;
 use cenote_format::crypt::Seal;
 use cenote_format::stream::ObjectRecord;
-use cenote_store::write::{Packed, Payload};
+use cenote_store::write::Payload;
 use std::collections::BTreeSet;
 
 /// Bytes that are put in with one change (`zfs_recv_write_batch_size`).
@@ -51,7 +49,7 @@ impl Op {
         match self {
             Op::Object { record, bonus, seal } => {
                 if let Some(seal) = seal {
-                    os.set_seal(record.object, *seal);
+                    os.set_seal(record.object, *seal)?;
                 }
                 put_object(os, (record, bonus), kind, replaced(record.object, behind))
             }
@@ -129,53 +127,5 @@ impl Batch {
         (1..)
             .zip(&self.ops)
             .try_for_each(|(next, op)| op.apply(os, kind, self.ops.get(next..).unwrap_or_default()))
-    }
-}
-
-/// A block of a raw stream, as it came.
-///
-/// # Errors
-/// There is no such compression function.
-pub(super) fn sealed(
-    function: u8,
-    data: Abd,
-    lsize: u64,
-    seal: Option<Seal>,
-) -> cenote_format::Result<Payload> {
-    let compression = Compression::from_u8(function)?;
-    Ok(Payload::Packed(Packed { data, compression, lsize: lsize as usize, seal }))
-}
-
-/// Functions that a pool has to allow. (`zstream recompress` of OpenZFS 2.4 uses them without the stream saying so.)
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Packings {
-    pub(super) lz4: bool,
-    pub(super) zstd: bool,
-}
-
-impl Packings {
-    /// A block as it came: it stays compressed if it can be on disk so.
-    ///
-    /// # Errors
-    /// There is no such function; the block has to be unpacked, and cannot be.
-    pub(super) fn payload(
-        self,
-        function: u8,
-        data: Abd,
-        lsize: u64,
-    ) -> cenote_format::Result<Payload> {
-        let (compression, lsize) = (Compression::from_u8(function)?, lsize as usize);
-        let packed = Packed { data, compression, lsize, seal: None };
-        match compression {
-            Compression::Inherit | Compression::On => Err(cenote_format::DecodeError::invalid(
-                "stream",
-                format!("data compressed with function {function}"),
-            )),
-            Compression::Off if packed.data.len() == lsize => Ok(packed.data.into()),
-            Compression::Off | Compression::Empty => Ok(packed.unpack()?.into()),
-            Compression::Lz4 if !self.lz4 => Ok(packed.unpack()?.into()),
-            Compression::Zstd if !self.zstd => Ok(packed.unpack()?.into()),
-            _ => Ok(Payload::Packed(packed)),
-        }
     }
 }

@@ -16,8 +16,8 @@
 //!
 //! Invariant: a stream that is refused has changed nothing.
 
-use super::batch::Packings;
 use super::error::{ReceiveError, Result};
+use super::kind::Packings;
 use super::{Incoming, NewReceive, Receiving, Target};
 use crate::change::NewEncryption;
 use crate::change::policy::{Operation, Permit};

@@ -21,6 +21,7 @@
 //! | `ahead` | the thread that reads them |
 //! | `apply` | records put into the object set |
 //! | `batch` | what is put in with one change |
+//! | `kind` | what is known of the stream from its beginning |
 //! | `object` | objects made, changed, made anew |
 //! | `properties` | properties that come with a stream |
 //! | [`heal`] | damaged blocks of a snapshot that is there, written anew |
@@ -41,6 +42,7 @@ mod batch;
 mod begin;
 mod error;
 pub mod heal;
+mod kind;
 mod object;
 mod properties;
 pub mod source;
@@ -54,13 +56,14 @@ use super::{Changes, NewEncryption, record};
 use crate::change::policy::Permit;
 use crate::receives::Receives;
 use crate::{Engine, SpaceCheck, SyncContext};
-use apply::{Apply, Kind};
+use apply::Apply;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::resume;
 use cenote_dsl::write::destroy;
 use cenote_dsl::write::receive::{self as dsl, Incoming};
 use cenote_dsl::write::{DslWriteError, crypt};
 use cenote_format::stream::Begin;
+use kind::Kind;
 use std::sync::Arc;
 
 /// Times that it is tried again, when a snapshot is from the same transaction group.

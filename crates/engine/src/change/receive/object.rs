@@ -12,7 +12,7 @@
 //!
 //! Objects with a structure (ZAPs) have the sender's blocks always: another block size means that all of them come.
 
-use super::apply::Kind;
+use super::kind::Kind;
 use cenote_dmu::Error;
 use cenote_dmu::write::{NewObject, OpenObjectSet, RawShape, WriteError, indirect_shift};
 use cenote_format::ByteOrder;

@@ -2,11 +2,11 @@
 
 use super::super::*;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{BlockSink, NewBlock, NewObject, Synced, ZapMut};
+use cenote_dmu::write::{BlockSink, MetaObjectSet, NewBlock, NewObject, Synced, ZapMut};
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::Compression;
-use cenote_format::dmu::{DmuType, ObjsetType};
+use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::NvValue;
 use cenote_format::spacemap::SPACE_MAP_SIZE;
@@ -79,7 +79,7 @@ impl BlockSink for Sink<'_> {
 
 pub struct Rig {
     pub tree: Arc<VdevTree>,
-    pub mos: OpenObjectSet,
+    pub mos: MetaObjectSet,
     pub maps: SpaceMaps,
     pub writer: Writer,
     /// The pool's config.
@@ -146,7 +146,7 @@ impl Rig {
         };
         let tree = VdevTree::build(&root, &mut open).unwrap();
         let store = Store::new(tree.clone(), 8 << 20);
-        let mut mos = OpenObjectSet::create(store, 0, ObjsetType::Meta).unwrap();
+        let mut mos = MetaObjectSet::create(store).unwrap();
         mos.claim(1, &NewObject::new(DmuType::OBJECT_DIRECTORY, 1024)).unwrap();
         ZapMut::format(&mut mos, 1, ZapFormat { salt: 5, ..ZapFormat::default() }).unwrap();
         let new = NewObject::new(DmuType(0xc4), 1024);
@@ -276,7 +276,7 @@ impl Rig {
         let space = PoolSpace::load(&mos, &self.config).unwrap();
         self.maps = SpaceMaps::open(&space, &self.config, &mos, self.txg).unwrap();
         self.writer = writer(&self.maps, Some(&space), &self.tree, mos.store());
-        self.mos = OpenObjectSet::open(mos).unwrap();
+        self.mos = MetaObjectSet::open(mos).unwrap();
     }
 
     /// Compares what is on disk with what was done.

@@ -2,6 +2,7 @@
 
 use super::rig::{Sink, count, writer};
 use super::*;
+use cenote_dmu::write::MetaObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Salt;
 use cenote_format::dmu::DmuType;
@@ -18,7 +19,7 @@ use std::ops::Range;
 struct Sample {
     pool: Arc<Pool>,
     tree: Arc<VdevTree>,
-    mos: OpenObjectSet,
+    mos: MetaObjectSet,
     maps: SpaceMaps,
     writer: Writer,
     txg: u64,
@@ -49,7 +50,7 @@ fn open(temp: &cenote_testpools::TempPool) -> Sample {
     let space = pool.space().unwrap();
     let maps = SpaceMaps::open(space, pool.config(), &mos, txg).unwrap();
     let writer = writer(&maps, Some(space), &tree, &store);
-    let mos = OpenObjectSet::open(mos).unwrap();
+    let mos = MetaObjectSet::open(mos).unwrap();
     Sample { pool, tree, mos, maps, writer, txg, passes: 0 }
 }
 

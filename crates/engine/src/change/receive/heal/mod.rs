@@ -27,9 +27,9 @@ mod blocks;
 mod forms;
 
 use super::ahead;
-use super::batch::sealed;
 use super::begin::check_stream;
 use super::error::{ReceiveError, Result};
+use super::kind::sealed;
 use super::source::Source;
 use crate::change::policy::{Operation, Permit};
 use crate::change::{Changes, record};

@@ -1,0 +1,14 @@
+//! A dnode in memory (`dnode_phys_t`, with what has to be known beside it).
+//!
+//! Invariant: it does not change while it is shared.
+
+use cenote_format::ByteOrder;
+use cenote_format::dmu::DnodePhys;
+
+/// A decoded dnode with its number and the byte order that its bonus buffer is in.
+#[derive(Debug, Clone)]
+pub(crate) struct Dnode {
+    pub(crate) number: u64,
+    pub(crate) phys: DnodePhys,
+    pub(crate) order: ByteOrder,
+}
