@@ -30,9 +30,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
 pub(super) fn counts(bp: &BlockPointer) -> bool {
-    const REDACTED: u8 = 2;
-    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
-    !bp.is_hole() && !redacted
+    !bp.is_hole() && !bp.is_redacted()
 }
 
 /// Keys and lists of deadlists that were added to (`dl_tree`), from group to group.

@@ -35,6 +35,8 @@ pub struct Incoming {
     pub ignores_case: bool,
     /// Guids of features of datasets that the stream calls for.
     pub features: Vec<&'static str>,
+    /// Guids of the snapshots that the stream is redacted by; `None`: nothing was left out.
+    pub redacted: Option<Vec<u64>>,
     /// What a raw stream says of its keys.
     pub keys: Option<Arc<KeyData>>,
     /// The stream is of a package, whose datasets are encryption roots as at the sender in the end.
@@ -54,6 +56,8 @@ pub struct Resume {
     pub to_name: Vec<u8>,
     /// Fields of [`crate::resume`] for what the stream may have.
     pub flags: Vec<&'static str>,
+    /// Guids of the snapshots that the start of the stream is redacted by.
+    pub from_redacted: Option<Vec<u64>>,
 }
 
 /// The last record that a transaction group has.
@@ -91,6 +95,8 @@ pub fn begin(
         ds.flags |= DS_FLAG_CI_DATASET;
     }
     tx.set_dataset(made.ds_obj, &ds)?;
+    // The origin may be redacted; what comes says whether this is.
+    features::set_redacted(tx, made.ds_obj, what.redacted.as_deref())?;
     for guid in &what.features {
         features::activate_dataset_feature(tx, made.ds_obj, guid)?;
     }
@@ -132,6 +138,9 @@ fn put_resume(tx: &mut Tx<'_>, ds_obj: u64, to_guid: u64, resume: &Resume) -> Re
     }
     for flag in &resume.flags {
         tx.zap_set(ds_obj, flag, 1)?;
+    }
+    if let Some(guids) = &resume.from_redacted {
+        tx.zap_put(ds_obj, resume::BOOK_REDACT_SNAPS, &Value::U64(guids))?;
     }
     Ok(())
 }
