@@ -31,7 +31,7 @@
 //! | [`rename`] | moving directories |
 //! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
 //! | [`crypt`] | keys of encrypted datasets |
-//! | [`bookmarks`] | bookmarks and what becomes of them |
+//! | [`bookmarks`], [`redaction`] | bookmarks and what becomes of them; their redaction lists |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
 //! | `clones`, `remaps` | the clones of snapshots; deadlists of parts of removed vdevs |
 //! | [`references`] | freeing blocks that were cloned |
@@ -81,6 +81,7 @@ pub mod promote;
 pub mod props;
 pub mod quotas;
 pub mod receive;
+pub mod redaction;
 pub mod references;
 mod remaps;
 pub mod rename;

@@ -251,7 +251,8 @@ impl Changes {
 }
 
 impl Plan {
-    /// What the list behind BEGIN says of what the stream leaves out, and of what its start does.
+    /// What the list behind BEGIN says of what the stream leaves out, and of what its start does. The stream of a snapshot that
+    /// is redacted itself is not marked as redacted; but the list tells, and what is received of it lacks as much.
     fn take_redaction(&mut self, list: &NvList) -> Result<()> {
         let guids = |name: &str| match list.u64s(name) {
             Some(guids) if guids.len() > MAX_REDACT_SNAPS => {
@@ -260,11 +261,10 @@ impl Plan {
             }
             found => Ok(found.map(<[u64]>::to_vec)),
         };
-        let by = guids(REDACT_SNAPS)?;
-        if self.begin.features & feature::REDACTED != 0 {
-            let missing =
-                || ReceiveError::Stream("it does not say what it is redacted by".into());
-            self.incoming.redacted = Some(by.ok_or_else(missing)?);
+        self.incoming.redacted = guids(REDACT_SNAPS)?;
+        if self.begin.features & feature::REDACTED != 0 && self.incoming.redacted.is_none() {
+            let why = "it does not say what it is redacted by";
+            return Err(ReceiveError::Stream(why.into()));
         }
         self.from_redacted = guids(REDACT_FROM_SNAPS)?;
         if let Some(resume) = &mut self.incoming.resume {
@@ -339,9 +339,10 @@ fn incoming(begin: &Begin, new: &NewReceive, keystore: Arc<Keystore>) -> Incomin
 }
 
 /// Whether the pool has what the stream needs (`recv_begin_check_feature_flags_impl`).
-fn check_features(tx: &mut Tx<'_>, begin: &Begin) -> Outcome<()> {
+fn check_features(tx: &mut Tx<'_>, plan: &Plan) -> Outcome<()> {
+    let redacted = if plan.incoming.redacted.is_some() { feature::REDACTED } else { 0 };
     for (flag, guid) in NEEDED {
-        if begin.features & flag != 0 && !features::is_enabled(tx, guid)? {
+        if (plan.begin.features | redacted) & flag != 0 && !features::is_enabled(tx, guid)? {
             refuse!(ReceiveError::Upgrade);
         }
     }
@@ -361,7 +362,7 @@ fn cuts_blocks(
 /// Makes the dataset that a stream from its beginning goes into.
 fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
     let tx = &mut context.tx;
-    if let Err(e) = check_features(tx, &plan.begin)? {
+    if let Err(e) = check_features(tx, plan)? {
         refuse!(e);
     }
     let dir = dirs::find_dir(tx, &plan.head)?;
@@ -549,7 +550,7 @@ fn go_on(
     at: (Option<u64>, Option<u64>),
 ) -> Outcome<Target> {
     let tx = &mut context.tx;
-    if let Err(e) = check_features(tx, &plan.begin)? {
+    if let Err(e) = check_features(tx, plan)? {
         refuse!(e);
     }
     let wrong =
