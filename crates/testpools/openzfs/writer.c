@@ -32,7 +32,7 @@
  *   receive-some NAME@SNAP FILE     receives one that ends early, and keeps what has come (-s)
  *   receive-on NAME@SNAP FILE NAME@SNAP   receives a clone of a snapshot
  *   redact NAME@SNAP MARK NAME@SNAP...   as `zfs redact` does
- *   redact-blocks NAME OBJ FROM LEN leaves a range out (dmu_redact): its pointers say so from then on
+ *   redact-blocks NAME OBJ FROM LEN leaves a range of a redacted dataset out (dmu_redact): its pointers say so
  *   send NAME@SNAP FILE FROM MARK   as `zfs send -i FROM --redact MARK` does; "-" for no such thing
  *   number NAME PROP N              sets a property that is a number or an index
  *   string NAME PROP TEXT           sets one that is a text
@@ -107,6 +107,7 @@ extern int dsl_bookmark_create(nvlist_t *, nvlist_t *);
 extern boolean_t dsl_scan_scrubbing(const struct dsl_pool *);
 extern char *spa_config_path;
 extern int zfs_remove_max_segment;
+extern int zfs_allow_redacted_dataset_mount;
 extern int zfs_txg_timeout;
 extern unsigned long metaslab_force_ganging;
 
@@ -1302,8 +1303,10 @@ run(char **w, int count)
 		return (bookmark(w[1], w[2]));
 	if (strcmp(w[0], "redact") == 0 && count > 3)
 		return (redact(w + 1, count - 1));
-	if (IS("redact-blocks", 4))
+	if (IS("redact-blocks", 4)) {
+		zfs_allow_redacted_dataset_mount = 1;
 		return (in_objset(w, B_FALSE, redact_blocks));
+	}
 	if (IS("send", 4))
 		return (send(w[1], w[2], w[3], w[4]));
 	if (IS("hold", 2) || IS("release", 2))
