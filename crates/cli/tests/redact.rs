@@ -64,7 +64,7 @@ fn what_is_secret_stays() {
     assert_eq!(tank.get("mounted", "tank/copy"), "no");
     let why = "cannot mount 'tank/copy': Dataset is not complete, was created by receiving a redacted zfs send stream.";
     assert_eq!(tank.refused("mount tank/copy"), why);
-    tank.zfs("mount -f tank/copy");
+    tank.zfs("mount -f -o ro tank/copy");
     let read = |name: &str| fs::read(tank.path(&format!("tank/{name}"))).unwrap();
     assert_eq!(read("copy/public"), vec![b'p'; 700_000]);
     let secret = read("copy/secret");
@@ -92,7 +92,10 @@ fn what_is_secret_stays() {
     // One that is mounted, and is to lack data, is unmounted.
     fed(s, "zfs receive tank/again", &sent(s, "tank/data@full")).ok();
     assert_eq!(tank.get("mounted", "tank/again"), "yes");
-    tank.zfs("redact tank/data@later now tank/clean@x");
+    tank.zfs("clone tank/data@later tank/other");
+    fs::write(tank.path("tank/other/public"), vec![b'y'; 700_000]).unwrap();
+    tank.zfs("snapshot tank/other@y");
+    tank.zfs("redact tank/data@later now tank/other@y");
     let hidden = sent(s, "--redact now -i @full tank/data@later");
     fed(s, "zfs receive tank/again", &hidden).ok();
     assert_eq!(
