@@ -203,3 +203,32 @@ fn redacted_streams_are_resumed() {
     assert_eq!(refused, "cannot resume send: no appropriate redaction bookmark exists");
     tank.finish();
 }
+
+/// What `zdb -dddddd` says of the bookmarks of `tank/data`.
+fn bookmarks(said: &str) -> String {
+    let from = said.find("\t#").unwrap();
+    let to = said[from..].find("    Object  lvl").unwrap();
+    said[from..from + to].to_string()
+}
+
+#[test]
+fn zdb_shows_lists_as_openzfs_does() {
+    if !can_mount() {
+        return skip("mounting");
+    }
+    let tank = with_secret();
+    let s = &tank.session;
+    tank.zfs("snapshot tank/data@later");
+    tank.zfs("redact tank/data@full public tank/clean@x");
+    tank.zfs("redact tank/data@full nothing tank/clean@x tank/data@later");
+    s.run("zpool export tank").ok();
+    let dir = s.dir.path().display().to_string();
+    for level in ["-dddd", "-ddddd", "-dddddd"] {
+        let words = ["-e", "-p", &dir, level, "tank/data"];
+        let ours = s.run(&format!("zdb {}", words.join(" "))).ok();
+        let theirs = std::process::Command::new("zdb").args(words).output().unwrap();
+        let theirs = String::from_utf8_lossy(&theirs.stdout).into_owned();
+        assert_eq!(bookmarks(&ours), bookmarks(&theirs), "{level}");
+    }
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
