@@ -177,7 +177,7 @@ impl Changes {
                     let tx = &mut context.tx;
                     let Some((head, short)) = name.split_once('#') else { continue };
                     let list = find_head(tx, head)
-                        .and_then(|(_, object)| Ok(bookmarks::find(tx, object, short)?))
+                        .and_then(|(_, object)| bookmarks::find(tx, object, short))
                         .map(|found| found.map_or(0, |(_, bookmark)| bookmark.redaction));
                     if let Ok(list) = list
                         && list != 0
