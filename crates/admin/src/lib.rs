@@ -31,6 +31,7 @@
 //! | [`diff`] | what differs between two states of a file system | `zfs_show_diffs` |
 //! | [`userspace`] | what users, groups and projects use | `zfs_userspace` |
 //! | [`send`] | streams of snapshots, and packages of them | `zfs_send`, `zfs_send_one`, `zfs_send_resume` |
+//! | [`redact`] | redaction bookmarks | `lzc_redact`, `find_redact_book` |
 //! | [`receive`] | streams, and packages of them, become snapshots | `zfs_receive` |
 //! | [`contents`] | what new file systems have in them; replay of intent logs | |
 
@@ -43,6 +44,7 @@ pub mod holds;
 pub mod host;
 pub mod kinds;
 pub mod receive;
+pub mod redact;
 pub mod rename;
 pub mod rollback;
 pub mod send;

@@ -89,9 +89,7 @@ fn snapshots_are_sent() {
     let which = "saved send must specify the dataset with partially-received state\n";
     assert!(refused("zfs send --saved tank/a@one", 2).starts_with(which));
     assert!(refused("zfs send -S -t 1-2-3-4", 2).starts_with("invalid flags combined with -t\n"));
-    assert!(
-        refused("zfs send --redact x tank/a@one", 2).starts_with("unsupported option: --redact")
-    );
+    assert!(refused("zfs send --redact x tank/a@one", 1).starts_with("cannot open 'tank/a#x'"));
     assert!(refused("zfs send", 2).starts_with("missing snapshot argument\n"));
     assert!(refused("zfs send -t", 2).starts_with("missing argument for 't' option\n"));
     assert!(refused("zfs send -t 1-2-3-4 -p", 2).starts_with("invalid flags combined with -t\n"));

@@ -29,9 +29,7 @@ const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
 /// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
 pub(crate) fn counts(bp: &BlockPointer) -> bool {
-    const REDACTED: u8 = 2;
-    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
-    !bp.is_hole() && !redacted
+    !bp.is_hole() && !bp.is_redacted()
 }
 
 /// Sums over block pointers, in bytes.

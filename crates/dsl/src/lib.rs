@@ -26,6 +26,7 @@
 //! | [`dataset`] | finding and listing datasets |
 //! | [`dir`] | DSL directories and their names |
 //! | [`props`] | properties: table, inheritance, computed values, display |
+//! | [`redaction`] | which blocks redacted streams leave out |
 //! | [`resume`] | what it takes to resume a receive |
 //! | [`send`] | send streams |
 //! | [`space`] | space that is available, space written since a snapshot |
@@ -52,6 +53,7 @@ pub mod dir;
 pub mod human;
 pub mod permissions;
 pub mod props;
+pub mod redaction;
 pub mod resume;
 pub mod send;
 pub mod space;

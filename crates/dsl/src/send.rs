@@ -15,6 +15,7 @@
 //! | `pipeline` | the threads: walking, reading and writing overlap |
 //! | `emit` | makes records of it |
 //! | `raw` | what a raw stream has besides |
+//! | `redact` | what a stream leaves out, or an earlier one left out |
 //! | `estimate` | how long a stream will be |
 //! | [`package`] | which streams a package has, and what its head says |
 //!
@@ -28,9 +29,11 @@ mod estimate;
 pub mod package;
 mod pipeline;
 mod raw;
+mod redact;
 mod walk;
 
 use crate::crypt::keydata;
+use crate::traverse::Mark;
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -38,10 +41,12 @@ use cenote_format::dsl::DS_FLAG_CI_DATASET;
 use cenote_format::encode::EncodeError;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::stream::{
-    Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
+    Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, REDACT_FROM_SNAPS,
+    REDACT_SNAPS, feature,
 };
 use cenote_store::Store;
 use emit::{Emitter, Output};
+use redact::Lists;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -72,6 +77,8 @@ pub struct SendOptions {
     pub resume: Option<Resume>,
     /// What an interrupted receive left is sent, as far as it had come (`-S`). The dataset is that of [`Dsl::saved`].
     pub saved: bool,
+    /// What the redaction list in this object of the MOS names is left out (`--redact`).
+    pub redact: Option<u64>,
 }
 
 /// Where a stream goes on.
@@ -110,6 +117,8 @@ struct Prepared {
     begin: Begin,
     /// The list behind BEGIN.
     list: Vec<u8>,
+    /// What is left out, and what was.
+    lists: Lists,
 }
 
 /// Why a stream could not be written to its end.
@@ -185,10 +194,11 @@ impl Dsl {
         out: &mut dyn Write,
         progress: &Progress,
     ) -> Result<()> {
-        let Prepared { objset, params, begin, list } = self.prepare(dataset, from, options)?;
+        let Prepared { objset, params, begin, list, lists } =
+            self.prepare(dataset, from, options)?;
         let out = Some(Output { to: out, progress });
         let mut emitter = Emitter::new(objset.id(), &params, (begin, &list), out)?;
-        pipeline::run(&objset, &params, &mut emitter)?;
+        pipeline::run(&objset, &params, lists, &mut emitter)?;
         emitter.finish(!options.saved).map(|_| ())
     }
 
@@ -227,14 +237,15 @@ impl Dsl {
             _ => return Err(SendError::Refused("neither a file system nor a volume".into())),
         };
         let mut list = NvList::default();
+        let begin_at = match options.resume {
+            Some(at) => Some(mark(&objset, is_raw, at)?),
+            None => None,
+        };
+        let lists = self.redaction_lists((dataset, from), options, begin_at, &mut list)?;
         if let Some(at) = options.resume {
-            let look = || objset.object(at.object);
-            match if is_raw { Store::without_keys(look) } else { look() } {
-                Err(Error::NoObject { .. }) => return Err(SendError::NothingToResume(at.object)),
-                found => drop(found?),
-            }
             features |= feature::RESUMING;
-            list = resume_list(at);
+            list.set("resume_object", NvValue::Uint64(at.object));
+            list.set("resume_offset", NvValue::Uint64(at.offset));
         }
         if is_raw {
             let keys = self.key_data(&objset, dataset, from)?;
@@ -253,7 +264,50 @@ impl Dsl {
             payload: list.len() as u32,
         };
         let params = Params { features, from_txg, resume: options.resume, last };
-        Ok(Prepared { objset, params, begin, list })
+        Ok(Prepared { objset, params, begin, list, lists })
+    }
+
+    /// The lists that go beside the walk, from `begin` on. What they were made by is said in the list behind BEGIN, and so is
+    /// what the dataset and the start are redacted by.
+    fn redaction_lists(
+        &self,
+        (dataset, from): (&Dataset, Option<&Dataset>),
+        options: SendOptions,
+        begin: Option<Mark>,
+        list: &mut NvList,
+    ) -> Result<Lists> {
+        let open = |object: u64| -> Result<_> {
+            let head = self.redaction_list(object)?;
+            match head.is_complete() {
+                true => Ok((head.snaps, self.redaction_entries(object, begin)?)),
+                false => Err(SendError::Refused("incomplete redaction bookmark provided".into())),
+            }
+        };
+        let (mut redact, mut left_out) = (None, None);
+        let by = match options.redact {
+            Some(object) => {
+                let (snaps, entries) = open(object)?;
+                redact = Some(entries);
+                Some(snaps)
+            }
+            None => self.redacted_by(dataset)?,
+        };
+        let bookmark = from.and_then(|from| from.bookmark);
+        let from_by = match (from, bookmark.map(|bookmark| bookmark.redaction)) {
+            (_, Some(object)) if object != 0 => {
+                let (snaps, entries) = open(object)?;
+                left_out = Some(entries);
+                Some(snaps)
+            }
+            (Some(from), None) => self.redacted_by(from)?,
+            _ => None,
+        };
+        for (name, guids) in [(REDACT_SNAPS, by), (REDACT_FROM_SNAPS, from_by)] {
+            if let Some(guids) = guids {
+                list.set(name, NvValue::Uint64Array(guids));
+            }
+        }
+        Lists::new(redact, left_out)
     }
 
     /// Name and guid of what is sent. With `saved` they are the received stream's, and the last object
@@ -285,25 +339,11 @@ impl Dsl {
             None if from.kind == DatasetKind::Snapshot => (from.ds.guid, from.ds.creation_txg),
             None => return Err(SendError::Refused("incremental source must be a snapshot".into())),
         };
-        let redacted = from.bookmark.as_ref().is_some_and(|b| b.redaction != 0);
-        if redacted {
-            return Err(SendError::Refused("redaction bookmarks are not supported".into()));
-        }
-        if snapshot.kind == DatasetKind::Snapshot && txg >= snapshot.ds.creation_txg {
+        // From a redaction bookmark of the snapshot itself what it leaves out is sent, as far as this stream does not.
+        let of_itself =
+            from.bookmark.is_some_and(|b| b.redaction != 0 && b.guid == snapshot.ds.guid);
+        if !of_itself && !self.is_before(snapshot, from.dir_obj, txg)? {
             return Err(SendError::NotEarlier);
-        }
-        let mut later = snapshot.clone();
-        // A chain of origins gets older with each step.
-        while later.dir_obj != from.dir_obj {
-            match self.origin(&later)? {
-                Some(origin)
-                    if origin.ds.creation_txg >= txg
-                        && (later.is_head() || origin.ds.creation_txg < later.ds.creation_txg) =>
-                {
-                    later = origin;
-                }
-                _ => return Err(SendError::NotEarlier),
-            }
         }
         // What is received below a head becomes a snapshot of that.
         let own = match snapshot.name.rsplit_once('/') {
@@ -322,9 +362,6 @@ impl Dsl {
     ) -> Result<u64> {
         let active = self.features(snapshot)?;
         let has = |name: &str| active.iter().any(|(guid, _)| guid == name);
-        if has("com.delphix:redacted_datasets") {
-            return Err(SendError::Refused("redacted datasets are not supported".into()));
-        }
         let key = self.is_key_loaded(snapshot)?;
         match key {
             None => {}
@@ -335,6 +372,9 @@ impl Dsl {
         }
         let is_fs = matches!(objset.phys().kind, ObjsetType::Zfs);
         let mut features = if options.raw && key.is_some() { feature::RAW } else { 0 };
+        if options.redact.is_some() {
+            features |= feature::REDACTED;
+        }
         if is_fs && self.version(objset)? >= VERSION_SA {
             features |= feature::SA_SPILL;
         }
@@ -381,12 +421,16 @@ impl Dsl {
     }
 }
 
-/// The list behind BEGIN of a stream that is resumed (`setup_resume_points`).
-fn resume_list(at: Resume) -> NvList {
-    let mut list = NvList::default();
-    list.set("resume_object", NvValue::Uint64(at.object));
-    list.set("resume_offset", NvValue::Uint64(at.offset));
-    list
+/// The block at which a stream goes on (`setup_resume_points`).
+fn mark(objset: &Arc<ObjectSet>, is_raw: bool, at: Resume) -> Result<Mark> {
+    let look = || objset.object(at.object);
+    match if is_raw { Store::without_keys(look) } else { look() } {
+        Err(Error::NoObject { .. }) => Err(SendError::NothingToResume(at.object)),
+        found => {
+            let block_size = found?.dnode().block_size.max(1);
+            Ok(Mark { object: at.object, blkid: at.offset / block_size })
+        }
+    }
 }
 
 /// Dnode slots that the meta dnode has room for: numbers of objects are below.

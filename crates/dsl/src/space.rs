@@ -189,8 +189,8 @@ impl Dsl {
         self.written_after(&d.ds, &since).map(Some)
     }
 
-    /// Whether the state at `txg` of directory `dir_obj` is an ancestor of `later`.
-    fn is_before(&self, later: &Dataset, dir_obj: u64, txg: u64) -> Result<bool> {
+    /// Whether the state at `txg` of directory `dir_obj` is an ancestor of `later` (`dsl_dataset_is_before`).
+    pub(crate) fn is_before(&self, later: &Dataset, dir_obj: u64, txg: u64) -> Result<bool> {
         let (mut at, mut snapshot) = (later.ds.clone(), later.kind == DatasetKind::Snapshot);
         loop {
             if snapshot && txg >= at.creation_txg {

@@ -77,6 +77,17 @@ impl Engine {
         }
     }
 
+    /// Holds the redaction list in object `list` of the MOS, so that its bookmark is not destroyed
+    /// (`dsl_redaction_list_long_hold`); `None`: it is being destroyed, or is gone.
+    pub fn hold_list(&self, list: u64, holder: Holder) -> Option<LongHold> {
+        let holder = Arc::new(holder);
+        if !self.shared.datasets.hold(list, Arc::clone(&holder)) {
+            return None;
+        }
+        let hold = LongHold { shared: self.shared.clone(), ds_obj: list, holder };
+        self.pool().dsl().redaction_list(list).ok().map(|_| hold)
+    }
+
     /// Whether a dataset has a long hold.
     pub fn is_held(&self, ds_obj: u64) -> bool {
         self.shared.datasets.is_held(ds_obj)

@@ -37,6 +37,7 @@ fn sent(
         raw: false,
         resume: None,
         saved: false,
+        redact: None,
     };
     let from = from.map(|from| find(engine, from));
     let mut stream = Vec::new();

@@ -34,6 +34,7 @@ impl Round<'_> {
             raw: false,
             resume: None,
             saved: false,
+            redact: None,
         };
         let from = from.map(|from| find(self.engine, from));
         let mut stream = Vec::new();

@@ -212,6 +212,7 @@ fn receiving(engine: &Arc<Engine>) -> (u64, u64, Vec<BlockPointer>, Box<dyn FnOn
             raw: false,
             resume: None,
             saved: false,
+            redact: None,
         };
         let (to, from) = (find(engine, to), from.map(|from| find(engine, from)));
         let mut stream = Vec::new();

@@ -23,6 +23,8 @@ use crate::{ByteOrder, Bytes, DecodeError, MAX_BLOCK, Result, SECTOR_SHIFT};
 pub const BLKPTR_SIZE: usize = 128;
 /// Bytes an embedded block pointer can carry.
 pub const EMBEDDED_PAYLOAD: usize = 112;
+/// Embedded type of data that was left out (`BP_EMBEDDED_TYPE_REDACTED`).
+const EMBEDDED_REDACTED: u8 = 2;
 
 /// Where one copy of a block is (`dva_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,6 +112,11 @@ impl BlockPointer {
     /// embedded type (`BPE_GET_ETYPE`).
     pub fn checksum_type(&self) -> u8 {
         bits(self.0[6], 40, 8) as u8
+    }
+
+    /// Whether the block's data was left out (`BP_IS_REDACTED`): the pointer is embedded, without a payload.
+    pub fn is_redacted(&self) -> bool {
+        self.is_embedded() && self.checksum_type() == EMBEDDED_REDACTED
     }
 
     /// Number of the compression function (`enum zio_compress`).

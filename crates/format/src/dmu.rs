@@ -349,14 +349,20 @@ impl Extent {
             return bad(format!("{used} sectors in use"));
         }
         let has_spill = flags & DNODE_FLAG_SPILL != 0;
-        let bonus_at = at + DNODE_CORE + nblkptr as usize * BLKPTR_SIZE;
         let bonus_end = at + size - if has_spill { BLKPTR_SIZE } else { 0 };
+        // A redaction list of OpenZFS that has a spill block is said to have three pointers: the last one lies where the
+        // pointer to the spill block does, and stands for nothing.
+        let nblkptr = match has_spill && bonus_len == 0 {
+            true => usize::from(nblkptr).min((bonus_end - at - DNODE_CORE) / BLKPTR_SIZE),
+            false => nblkptr.into(),
+        };
+        let bonus_at = at + DNODE_CORE + nblkptr * BLKPTR_SIZE;
         if bonus_at + bonus_len > bonus_end {
             return bad(format!("bonus of {bonus_len} bytes after {nblkptr} block pointers"));
         }
         Ok(Some(Extent {
             size,
-            pointers: nblkptr.into(),
+            pointers: nblkptr,
             bonus: bonus_at..bonus_at + bonus_len,
             spill: has_spill.then_some(bonus_end),
         }))

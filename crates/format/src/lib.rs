@@ -19,6 +19,7 @@
 //! | [`mod@invariant`] | `VERIFY`, `ASSERT`: what our own state must be |
 //! | [`label`] | `vdev_label_t`, `uberblock_t` |
 //! | [`nvlist`] | packed nvlists, XDR encoding |
+//! | [`redaction`] | `redaction_list_phys_t`, `redact_block_phys_t` |
 //! | [`sa`] | system attribute headers (`sa_hdr_phys_t`) and layouts |
 //! | [`spacemap`] | `space_map_phys_t` and its entries, range-tree free of memory structures |
 //! | [`stream`] | send streams (`dmu_replay_record_t`) |
@@ -39,6 +40,7 @@ pub mod features;
 pub mod invariant;
 pub mod label;
 pub mod nvlist;
+pub mod redaction;
 pub mod sa;
 pub mod spacemap;
 pub mod stream;

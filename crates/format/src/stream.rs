@@ -18,6 +18,9 @@
 //! vector and MAC ([`Seal`]). BEGIN has a list with the wrapped keys and what MACs cover of the object set. Before the
 //! objects in a block of dnodes comes an OBJECT_RANGE with the seal of that block.
 //!
+//! A *redacted* stream leaves out data. BEGIN has a list with the guids of the snapshots that it is redacted by
+//! ([`REDACT_SNAPS`]), and REDACT records say where data is missing.
+//!
 //! A receiver that was interrupted tells where to go on with a [token].
 //!
 //! [`Encoder`] and [`Decoder`] keep the running checksum. They do no I/O: a caller hands them headers and
@@ -48,6 +51,11 @@ const NAME_SIZE: usize = 256;
 const SPILL_BLKID: u64 = u64::MAX - 1;
 /// Longest payload of a BEGIN that is accepted: an nvlist.
 const MAX_NVLIST: u64 = 256 << 20;
+
+/// In the list of BEGIN: guids of the snapshots that the stream is redacted by (`BEGINNV_REDACT_SNAPS`).
+pub const REDACT_SNAPS: &str = "redact_snaps";
+/// In the list of BEGIN: guids of the snapshots that the start of the stream is redacted by (`BEGINNV_REDACT_FROM_SNAPS`).
+pub const REDACT_FROM_SNAPS: &str = "redact_from_snaps";
 
 /// Features of a stream (`DMU_BACKUP_FEATURE_*`).
 #[allow(missing_docs)] // Names are OpenZFS's.
@@ -275,6 +283,8 @@ pub enum Record {
     WriteEmbedded(EmbeddedRecord),
     /// A block of dnodes of a raw stream.
     ObjectRange(RangeRecord),
+    /// Data that was left out (`drr_redact`).
+    Redact { object: u64, offset: u64, length: u64 },
 }
 
 impl Record {
@@ -290,6 +300,7 @@ impl Record {
             Record::Spill(_) => "SPILL",
             Record::WriteEmbedded(_) => "WRITE_EMBEDDED",
             Record::ObjectRange(_) => "OBJECT_RANGE",
+            Record::Redact { .. } => "REDACT",
         }
     }
 
@@ -313,7 +324,8 @@ impl Record {
             Record::FreeObjects { .. }
             | Record::Free { .. }
             | Record::End { .. }
-            | Record::ObjectRange(_) => 0,
+            | Record::ObjectRange(_)
+            | Record::Redact { .. } => 0,
         }
     }
 }

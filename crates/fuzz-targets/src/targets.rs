@@ -17,6 +17,7 @@ use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::compress::{self, Compression};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::nvlist::{self, NvList};
+use cenote_format::redaction::{RedactBlocks, RedactionList};
 use cenote_format::zil::{Body, ChainBlock, Record};
 use cenote_format::{ByteOrder, Bytes, dsl as dsl_format, label as label_format};
 use cenote_format::{sa as sa_format, spacemap as spacemap_format};
@@ -108,6 +109,13 @@ pub(crate) fn dsl(data: &[u8]) {
     let words: Vec<u64> =
         rest.as_chunks::<8>().0.iter().take(32).map(|w| u64::from_le_bytes(*w)).collect();
     black_box(dsl_format::BookmarkPhys::decode(&words)).ok();
+    if let Ok(list) = RedactionList::decode(&bytes) {
+        assert!(bytes.order() == ByteOrder::Big || rest.starts_with(&list.encode()));
+    }
+    if let Ok(blocks) = RedactBlocks::decode(&bytes) {
+        black_box(blocks.end());
+        assert!(blocks.encode().is_ok());
+    }
 }
 
 /// A label's config area or a slot of its ring.

@@ -31,6 +31,9 @@
  *   receive NAME@SNAP FILE          receives the stream in a file
  *   receive-some NAME@SNAP FILE     receives one that ends early, and keeps what has come (-s)
  *   receive-on NAME@SNAP FILE NAME@SNAP   receives a clone of a snapshot
+ *   redact NAME@SNAP MARK NAME@SNAP...   as `zfs redact` does
+ *   redact-blocks NAME OBJ FROM LEN leaves a range of a redacted dataset out (dmu_redact): its pointers say so
+ *   send NAME@SNAP FILE FROM MARK   as `zfs send -i FROM --redact MARK` does; "-" for no such thing
  *   number NAME PROP N              sets a property that is a number or an index
  *   string NAME PROP TEXT           sets one that is a text
  *   quota, reservation, refreservation, limit NAME N
@@ -78,6 +81,7 @@
 /* Debian's headers leave out what this is. */
 typedef struct dmu_replay_record dmu_replay_record_t;
 #include <sys/dmu_recv.h>
+#include <sys/dmu_send.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +107,7 @@ extern int dsl_bookmark_create(nvlist_t *, nvlist_t *);
 extern boolean_t dsl_scan_scrubbing(const struct dsl_pool *);
 extern char *spa_config_path;
 extern int zfs_remove_max_segment;
+extern int zfs_allow_redacted_dataset_mount;
 extern int zfs_txg_timeout;
 extern unsigned long metaslab_force_ganging;
 
@@ -1122,6 +1127,51 @@ hold(const char *name, const char *tag, int release)
 	return (dsl_dataset_user_release(wanted, errors));
 }
 
+static int
+redact(char **words, int count)
+{
+	nvlist_t *by = fnvlist_alloc();
+	for (int i = 2; i < count; i++)
+		fnvlist_add_boolean(by, words[i]);
+	return (dmu_redact_snap(words[0], by, words[1]));
+}
+
+static int
+redact_blocks(objset_t *os, uint64_t object, char **args)
+{
+	dmu_tx_t *tx = dmu_tx_create(os);
+	dmu_tx_hold_write(tx, object, number(args[0]), number(args[1]));
+	int error = assign(tx);
+	if (error != 0)
+		return (error);
+	dmu_redact(os, object, number(args[0]), number(args[1]), tx);
+	dmu_tx_commit(tx);
+	return (0);
+}
+
+static int
+put(objset_t *os, void *data, int len, void *file)
+{
+	(void) os;
+	return (write(*(int *)file, data, len) == len ? 0 : EIO);
+}
+
+static int
+send(const char *of, const char *path, const char *from, const char *mark)
+{
+	int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	offset_t off = 0;
+	dmu_send_outparams_t out = { .dso_outfunc = put, .dso_arg = &file };
+
+	if (file < 0)
+		return (EINVAL);
+	int error = dmu_send(of, *from == '-' ? NULL : from, B_FALSE, B_FALSE,
+	    B_FALSE, B_FALSE, B_FALSE, 0, 0, *mark == '-' ? NULL : mark, -1,
+	    &off, &out);
+	close(file);
+	return (error);
+}
+
 /* Bytes of a record of a stream. */
 #define	RECORD	312
 
@@ -1262,6 +1312,14 @@ run(char **w, int count)
 		return (dsl_dir_rename(w[1], w[2]));
 	if (IS("bookmark", 2))
 		return (bookmark(w[1], w[2]));
+	if (strcmp(w[0], "redact") == 0 && count > 3)
+		return (redact(w + 1, count - 1));
+	if (IS("redact-blocks", 4)) {
+		zfs_allow_redacted_dataset_mount = 1;
+		return (in_objset(w, B_FALSE, redact_blocks));
+	}
+	if (IS("send", 4))
+		return (send(w[1], w[2], w[3], w[4]));
 	if (IS("hold", 2) || IS("release", 2))
 		return (hold(w[1], w[2], w[0][0] == 'r'));
 	if (IS("receive", 2) || IS("receive-some", 2))

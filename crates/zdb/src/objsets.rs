@@ -20,6 +20,7 @@ use cenote_dsl::Dataset;
 use cenote_dsl::bpobj;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::dsl::DslDirPhys;
+use cenote_format::redaction::RedactBlocks;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -409,6 +410,40 @@ impl Zdb<'_> {
             b.creation_time,
             b.redaction
         )?;
+        match b.redaction {
+            list if list != 0 && self.level('d') >= 5 => self.redaction(list),
+            _ => Ok(()),
+        }
+    }
+
+    /// A redaction list (`dump_bookmark`).
+    fn redaction(&mut self, object: u64) -> Result<(), Stop> {
+        let pool = Arc::clone(&self.pool);
+        let dsl = pool.dsl();
+        let list = dsl.redaction_list(object).map_err(failed)?;
+        let progress = match list.is_complete() {
+            true => "complete".into(),
+            false => format!("{} {} (incomplete)", list.last.0, list.last.1),
+        };
+        writeln!(self.out(), "\tRedacted:\n\t\tProgress: {progress}")?;
+        let snaps: Vec<String> = list.snaps.iter().map(u64::to_string).collect();
+        let (snaps, length) = (snaps.join(", "), list.entries);
+        writeln!(self.out(), "\t\tSnapshots: [{snaps}]\n\t\tLength: {length}")?;
+        if self.level('d') < 6 {
+            return Ok(());
+        }
+        write!(self.out(), "\t\tRedaction List: [")?;
+        let mut entries = dsl.redaction_entries(object, None).map_err(failed)?;
+        let mut between = "";
+        while let Some(entry) = entries.read_next().map_err(failed)? {
+            let RedactBlocks { object, first, count, size } = entry;
+            write!(
+                self.out(),
+                "{between}{{object: {object:x}, offset: {first:x}, blksz: {size:x}, count: {count:x}}}"
+            )?;
+            between = ",\n\t\t";
+        }
+        writeln!(self.out(), "]\n")?;
         Ok(())
     }
 

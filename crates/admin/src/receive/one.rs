@@ -199,11 +199,23 @@ impl<'b> Stream<'b> {
         Ok(())
     }
 
+    fn is_redacted(&self) -> bool {
+        self.begin.features & feature::REDACTED != 0
+    }
+
+    /// Whether the stream leaves out data of a dataset that lacks none: then it does not stay mounted.
+    fn hides(&self, job: &Job<'_, '_>, there: &Dataset) -> Result<bool> {
+        let pool = job.session.pool();
+        let whole = || Ok(pool.dsl().redacted_by(there).map_err(|e| self.cannot(e))?.is_none());
+        if self.is_redacted() { whole() } else { Ok(false) }
+    }
+
     /// Whether what has come could take the place of a file system that is mounted, rather than be refused once all of it
     /// was read.
     fn check_mounted(&self, job: &mut Job<'_, '_>, there: &Dataset) -> Result<()> {
+        let hides = self.hides(job, there)?;
         let mounts = job.session.host.mounts();
-        if job.how.force_unmount || mounts.can_exchange(there.ds_obj) {
+        if job.how.force_unmount || (!hides && mounts.can_exchange(there.ds_obj)) {
             return Ok(());
         }
         mounts.stays(there.ds_obj).map_or(Ok(()), |why| Err(Error::new(ErrorKind::Busy, why)))
@@ -297,7 +309,8 @@ impl<'b> Stream<'b> {
             Err(e) => return self.not_begun(job, is_new, &e, source),
         }
         if there.is_none_or(|there| there.is_inconsistent()) || within.list.is_some() {
-            job.mount |= self.begin.kind != VOLUME;
+            // What lacks data is mounted by force only.
+            job.mount |= self.begin.kind != VOLUME && !self.is_redacted();
         }
         job.session.tell(Event::Received { bytes: source.bytes(), took: started.elapsed() })
     }
@@ -480,9 +493,9 @@ impl<'b> Stream<'b> {
         let Some(there) = there.map_err(|e| Error::new(e.kind(), e.to_string()))? else {
             return Ok(None);
         };
-        let (id, force) = (there.ds_obj, job.how.force_unmount);
+        let (id, force, hides) = (there.ds_obj, job.how.force_unmount, self.hides(job, &there)?);
         let mounts = job.session.host.mounts();
-        if mounts.can_exchange(id) {
+        if !hides && mounts.can_exchange(id) {
             return Ok(Some(id));
         }
         let away = mounts.take_away(&[id], Unmount { force, for_good: false });

@@ -28,6 +28,8 @@ pub struct Send {
     pub options: SendOptions,
     /// What a package contains. The snapshots that it starts from and leads to are filled in.
     pub wanted: Wanted,
+    /// The redaction bookmark, of the same dataset as the snapshot, by which the stream is redacted (`--redact`).
+    pub redact: Option<String>,
     /// Nothing is written (`-n`).
     pub dry_run: bool,
     /// How long streams will be is reckoned and told (`-v`).
@@ -62,6 +64,9 @@ impl Send {
         match self.is_many() {
             true if from.is_some_and(|from| from.contains('#')) => {
                 refused("Error: multiple snapshots cannot be sent from a bookmark.")
+            }
+            true if self.redact.is_some() => {
+                refused("Error: multiple snapshots cannot be sent redacted.")
             }
             true if !name.contains('@') => {
                 refused("Error: Unsupported flag with filesystem or bookmark.")

@@ -33,6 +33,7 @@ impl Session<'_> {
         }
         let start = Kinds::SNAPSHOT.with(Kinds::BOOKMARK);
         let from = from.map(|from| self.dataset(&from, start)).transpose()?;
+        let redact = how.redact.as_ref().map(|mark| self.list_for(name, mark)).transpose()?;
         if how.is_packed() {
             let Some((head, short)) = name.split_once('@') else {
                 let why = Why(ErrorKind::Invalid, "backup failed");
@@ -46,7 +47,7 @@ impl Session<'_> {
                 out.write_all(&many::head(name, &how.wanted, Some(&list))?)?;
             }
         }
-        let options = how.options_in(self);
+        let options = SendOptions { redact, ..how.options_in(self) };
         self.send_dataset(name, (&to, from.as_ref()), options, &how, out)?;
         if how.is_packed() && !how.dry_run {
             many::end(out)?;
@@ -74,9 +75,11 @@ impl Session<'_> {
         if how.dry_run {
             return Ok(());
         }
-        let held = self.held(to, options.raw);
-        let to =
-            held.map_err(|why| Error::doing(format_args!("warning: cannot send '{name}'"), why))?;
+        let failed = |why| Error::doing(format_args!("warning: cannot send '{name}'"), why);
+        let to = self.held(to, options.raw).map_err(failed)?;
+        let start = from.and_then(|from| from.bookmark).map(|bookmark| bookmark.redaction);
+        let lists = options.redact.into_iter().chain(start.filter(|list| *list != 0));
+        let _lists = self.lists_held(lists).map_err(failed)?;
         self.write(&Stream { to: &to, from, options, name, size, packed: false }, out)
     }
 }

@@ -12,7 +12,7 @@ use crate::host::Event;
 use crate::kinds::{Kinds, family};
 use crate::session::Session;
 use cenote_dsl::Dataset;
-use cenote_dsl::send::{HEAD, Resume, SendError, stream_guid};
+use cenote_dsl::send::{HEAD, Resume, SendError, SendOptions, stream_guid};
 use cenote_format::stream::token::Token;
 use std::io::Write;
 
@@ -41,10 +41,7 @@ pub fn no_longer_exists(token: &Token) -> Error {
 
 impl Send {
     /// How the stream of a token is sent.
-    fn resuming(&self, token: &Token) -> Result<Send> {
-        if token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
-            return Err(cannot(ErrorKind::Unsupported, "redacted streams are not supported"));
-        }
+    fn resuming(&self, token: &Token) -> Send {
         let mut how = self.clone();
         let options = &mut how.options;
         options.large_blocks |= token.large_blocks || token.raw;
@@ -53,7 +50,7 @@ impl Send {
         options.raw |= token.raw;
         let (object, offset) = (token.object, token.offset);
         options.resume = (object != 0 || offset != 0).then_some(Resume { object, offset });
-        Ok(how)
+        how
     }
 }
 
@@ -64,7 +61,7 @@ impl Session<'_> {
     /// What was sent, or what the stream starts from, is not there any more; the errors of [`Session::send`].
     pub fn resume_send(&mut self, token: &Token, how: &Send, out: &mut dyn Write) -> Result<()> {
         self.tell(Event::Resuming(token))?;
-        let how = how.resuming(token)?;
+        let how = how.resuming(token);
         let name = &token.to_name;
         let Some(to) = self.target(name, token.to_guid)? else {
             let why =
@@ -77,7 +74,8 @@ impl Session<'_> {
             });
         };
         let from = self.start_of(token)?;
-        let options = how.options_in(self);
+        let redact = self.list_of(token, &to)?;
+        let options = SendOptions { redact, ..how.options_in(self) };
         self.send_dataset(&to.name, (&to, from.as_ref()), options, &how, out)
     }
 
@@ -94,7 +92,7 @@ impl Session<'_> {
         // It is sent from its beginning.
         let token = Token { object: 0, offset: 0, bytes: 0, to_name: name.into(), ..token };
         self.tell(Event::Resuming(&token))?;
-        let mut how = how.resuming(&token)?;
+        let mut how = how.resuming(&token);
         how.options.saved = true;
         let from = self.start_of(&token)?;
         let options = how.options_in(self);
@@ -128,20 +126,45 @@ impl Session<'_> {
     /// The snapshot or bookmark that the stream of a token starts from; `None`: it starts from nothing.
     fn start_of(&self, token: &Token) -> Result<Option<Dataset>> {
         let Some(guid) = token.from_guid.filter(|guid| *guid != 0) else { return Ok(None) };
-        let name = &token.to_name;
+        let (name, pool) = (&token.to_name, self.pool());
+        // A snapshot that is redacted by the same ones will do as well as a bookmark of them.
+        let redacted = token.book_redact_snaps.as_deref();
         if let Some(found) = self.snapshot_of(name, guid)? {
-            return Ok(Some(found));
+            let by = pool.dsl().redacted_by(&found).map_err(unreadable)?;
+            if redacted.is_none() || by.as_deref() == redacted {
+                return Ok(Some(found));
+            }
         }
-        let pool = self.pool();
         for head in self.places(name)? {
             let bookmarks = pool.dsl().bookmarks(&head).map_err(unreadable)?;
             let same = |b: &Dataset| b.bookmark.is_some_and(|phys| phys.guid == guid);
-            if let Some(found) = bookmarks.into_iter().find(same) {
-                return Ok(Some(found));
+            for found in bookmarks.into_iter().filter(same) {
+                if redacted.map_or(Ok(true), |guids| self.is_redacted_by(&found, guids))? {
+                    return Ok(Some(found));
+                }
             }
         }
         let why = format_args!("incremental source {guid:#x} no longer exists");
         Err(cannot(ErrorKind::NotFound, why))
+    }
+
+    /// The redaction list that the stream of a token was made by (`find_redact_book`); `None`: nothing was left out, but for
+    /// what the snapshot itself lacks.
+    fn list_of(&self, token: &Token, to: &Dataset) -> Result<Option<u64>> {
+        let Some(guids) = &token.redact_snaps else { return Ok(None) };
+        let (pool, head) = (self.pool(), to.name.split('@').next().unwrap_or_default());
+        let dsl = pool.dsl();
+        if dsl.redacted_by(to).map_err(unreadable)?.is_some() {
+            return Ok(None);
+        }
+        let head = dsl.find(head).map_err(unreadable)?;
+        let marks = head.map_or(Ok(Vec::new()), |head| dsl.bookmarks(&head)).map_err(unreadable)?;
+        for mark in &marks {
+            if self.is_redacted_by(mark, guids)? {
+                return Ok(mark.bookmark.map(|bookmark| bookmark.redaction));
+            }
+        }
+        Err(cannot(ErrorKind::NotFound, "no appropriate redaction bookmark exists"))
     }
 
     /// The heads that may have a snapshot, the likeliest first.

@@ -69,6 +69,16 @@ impl Session<'_> {
         }
     }
 
+    /// Keeps redaction lists from being destroyed.
+    pub(super) fn lists_held(
+        &self,
+        lists: impl Iterator<Item = u64>,
+    ) -> std::result::Result<Vec<LongHold>, Why<String>> {
+        let Some(engine) = self.engine() else { return Ok(Vec::new()) };
+        let busy = || Why(ErrorKind::Busy, "the redaction bookmark is being destroyed".into());
+        lists.map(|list| engine.hold_list(list, self.reader()).ok_or_else(busy)).collect()
+    }
+
     /// Writes a stream.
     pub(super) fn write(&mut self, stream: &Stream<'_>, out: &mut dyn Write) -> Result<()> {
         let Stream { to, from, options, name, size, packed } = *stream;

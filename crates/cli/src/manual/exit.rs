@@ -8,6 +8,7 @@ use crate::zpool::{labelclear, set};
 use cenote_command::outcome::{INTERRUPTED, WRONG};
 use cenote_zdb::{blocks, labels};
 use cenote_zstream::blocks as streams;
+use rustix::io::Errno;
 
 const COMMON: [(i32, &str); 3] = [
     (0, "All was done."),
@@ -37,6 +38,16 @@ const OWN: &[Code] = &[
     code("zpool set", set::NOT_A_POOL, "There is no such pool, or no such vdev in it."),
     code("zpool labelclear", labelclear::NOT_CLEARED, "No label could be cleared."),
     code("zfs change-key", change_key::NOT_CHANGED, "The key was not changed; a message says why."),
+    code("zfs redact", Errno::NOENT.raw_os_error(), "The command line is wrong, or a snapshot is not there."),
+    code("zfs redact", Errno::SRCH.raw_os_error(), "The bookmark was begun by other snapshots."),
+    code("zfs redact", Errno::INTR.raw_os_error(), "It was interrupted; the same command goes on."),
+    code("zfs redact", Errno::TOOBIG.raw_os_error(), "There are more redaction snapshots than a bookmark can name."),
+    code("zfs redact", Errno::EXIST.raw_os_error(), "There is a bookmark of the name, and it is complete."),
+    code("zfs redact", Errno::XDEV.raw_os_error(), "The redaction snapshots are in another pool."),
+    code("zfs redact", Errno::INVAL.raw_os_error(), "A redaction snapshot does not come after the snapshot."),
+    code("zfs redact", Errno::NAMETOOLONG.raw_os_error(), "The name of the bookmark would be too long."),
+    code("zfs redact", Errno::NOTSUP.raw_os_error(), "The feature redaction_bookmarks is not enabled."),
+    code("zfs redact", Errno::ALREADY.raw_os_error(), "One of the snapshots was received redacted."),
     code("zfs destroy", destroy::NOT_OF_BOOKMARKS, "An option was given that says nothing of bookmarks."),
     code("zdb", 1, "The pool, the dataset or the device could not be opened. With -l: some labels are missing or damaged."),
     code("zdb", WRONG, "The command line is wrong."),

@@ -8,7 +8,6 @@
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("zpool", "condense", "Writes what the logs of space maps have into the space maps at once, so that the logs are short."),
     ("zfs", "program", "Runs a program in Lua inside the pool."),
-    ("zfs", "redact", "Makes a bookmark of what a redacted send leaves out."),
     ("zfs", "zone", "Gives a file system to a user namespace."),
     ("zfs", "unzone", "Takes it back from there."),
 ];
@@ -23,7 +22,6 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("zpool status", "--power", POWER),
     ("zpool import", "-C, -V", "The command line of OpenZFS takes them; its manual does not have them."),
     ("zpool scrub", "-t", "The usage of OpenZFS has it; its manual does not."),
-    ("zfs send", "-d, --redact", "Leaves out what a bookmark of zfs redact names."),
 ];
 
 /// The commands of a tool.

@@ -92,6 +92,7 @@ pub const PAGES: &[Page] = &[
             takes("-X, --exclude", "<dataset>,...", "With -R: leave out these and what is below"),
             flag("-b, --backup", "The properties that were received, not those that are set"),
             flag("-c, --compressed", "Blocks compressed as they are"),
+            takes("-d, --redact", "<bookmark>", "Without the data that this bookmark of zfs redact names"),
             flag("-e, --embed", "Small blocks that lie in their pointers as they are"),
             flag("-h, --holds", "With holds"),
             takes("-i", "<snapshot>|<bookmark>", "What has changed since this one"),
@@ -105,6 +106,23 @@ pub const PAGES: &[Page] = &[
         examples: &[
             ("zfs send -R tank/home@monday | zfs receive backup/home", "Copy everything up to Monday."),
             ("zfs send -i @monday tank/home@tuesday >changes", "What has changed in a day."),
+        ],
+    },
+    Page {
+        command: "redact",
+        about: "make a bookmark of data to be left out",
+        text: "Makes a bookmark of a snapshot that names the blocks which each of the redaction snapshots has changed. These are \
+               later snapshots of the same dataset, or snapshots of its clones. What zfs send --redact sends by the bookmark has \
+               no data in those blocks: so make a clone, remove or overwrite in it what is secret, take a snapshot of the \
+               clone, and redact by that. What is received is redacted: it has holes there, and is mounted with zfs mount -f \
+               only. It takes incremental streams that begin at the bookmark, those of the redaction snapshots, and those that are \
+               redacted by no others. The same command goes on where it was interrupted. It ends with the number of the error. \
+               The command is for root and the daemon's user.",
+        operands: "<snapshot> <word> <snapshot> ...",
+        options: &[],
+        examples: &[
+            ("zfs redact tank/data@full public tank/clean@x", "Name what the clone tank/clean has changed."),
+            ("zfs send --redact public tank/data@full >public.zsend", "Send the rest."),
         ],
     },
     Page {

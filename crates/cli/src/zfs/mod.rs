@@ -40,6 +40,7 @@ pub mod mount_helper;
 pub mod project;
 pub mod properties;
 pub mod receive;
+mod redact;
 pub mod rename;
 pub mod rollback;
 pub mod select;
@@ -95,7 +96,7 @@ const TOOL: Tool = Tool {
         None,
         row("send", Runs::Pools(send::run), usage::SEND),
         row("receive", Runs::Pools(receive::run), usage::RECEIVE),
-        row("redact", Runs::Missing, usage::REDACT),
+        row("redact", Runs::Pools(redact::run), usage::REDACT),
         None,
         row("allow", Runs::Looks(allow::allow), usage::ALLOW),
         row("unallow", Runs::Pools(allow::unallow), usage::UNALLOW),

@@ -18,8 +18,7 @@ use report::Reports;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-const SPEC: Spec =
-    Spec { short: "DI:LPRSVX:bcehi:npst:vw", refused: "d:", refused_long: &["redact"] };
+const SPEC: Spec = Spec { short: "DI:LPRSVX:bcd:ehi:npst:vw", refused: "", refused_long: &[] };
 const LONG: &[(&str, char)] = &[
     ("backup", 'b'),
     ("compressed", 'c'),
@@ -33,6 +32,7 @@ const LONG: &[(&str, char)] = &[
     ("proctitle", 'V'),
     ("props", 'p'),
     ("raw", 'w'),
+    ("redact", 'd'),
     ("replicate", 'R'),
     ("resume", 't'),
     ("saved", 'S'),
@@ -74,6 +74,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
                 from = Some(opt.text());
             }
             't' => token = Some(opt.text()),
+            'd' => flags.how.redact = Some(opt.text()),
             'X' => exclude(&opt.text(), &mut flags)?,
             'D' => ctx.complain(NO_DEDUP),
             letter => set(&mut flags, letter),
@@ -93,6 +94,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             || flags.how.wanted.replicate
             || flags.how.is_packed()
             || flags.how.options.saved
+            || flags.how.redact.is_some()
         {
             return usage("invalid flags combined with -t");
         }
@@ -108,6 +110,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     if flags.how.options.saved {
         check_saved(name, from.as_deref(), &flags)?;
+    }
+    if flags.how.wanted.raw && flags.how.redact.is_some() {
+        return fail("Error: raw sends may not be redacted.");
     }
     if !flags.how.dry_run && ctx.caller.terminal.out {
         return fail(
@@ -189,7 +194,7 @@ fn sending(
 /// What goes together with `-S`.
 fn check_saved(name: &str, from: Option<&str>, flags: &Flags) -> Result<(), Stop> {
     let SendOptions { large_blocks, embedded, compressed, .. } = flags.how.options;
-    let streams = large_blocks || embedded || compressed;
+    let streams = large_blocks || embedded || compressed || flags.how.redact.is_some();
     if streams || from.is_some() || flags.how.wanted.replicate || flags.how.is_packed() {
         return usage("incompatible flags combined with saved send flag");
     }

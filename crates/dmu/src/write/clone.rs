@@ -42,7 +42,8 @@ pub fn is_clonable(bp: &BlockPointer) -> bool {
     }
     let data = bp.level() == 0 && !DmuType(bp.object_type()).is_metadata();
     let whole = match bp.is_embedded() {
-        true => !bp.uses_crypt(),
+        // What was left out is an error for who reads it, and is nothing that a copy could have.
+        true => !bp.uses_crypt() && !bp.is_redacted(),
         false => !bp.is_dedup() && !bp.is_gang(),
     };
     // An embedded pointer may stand for something else than data.

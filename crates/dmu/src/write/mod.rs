@@ -231,6 +231,8 @@ pub struct NewObject {
     pub checksum: u8,
     /// Compression function for its blocks, 0: that of the data set.
     pub compress: u8,
+    /// Its dnode has room for a pointer to a spill block, and one to data.
+    pub spills: bool,
 }
 
 impl NewObject {
@@ -249,6 +251,7 @@ impl NewObject {
             dnode_size: DNODE_SLOT,
             checksum: 0,
             compress: 0,
+            spills: false,
         }
     }
 }

@@ -110,12 +110,13 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
         let (size, shift) = (new.block_size, new.indirect_shift);
         return bad(format!("blocks of {size} bytes, indirect block shift {shift}"));
     }
-    let room = bonus_room(slots, 1, false);
+    let room = bonus_room(slots, 1, new.spills);
     let Some(spare) = room.and_then(|room| room.checked_sub(new.bonus.len())) else {
         return bad(format!("bonus of {} bytes", new.bonus.len()));
     };
     let pointers = match new.bonus_kind {
         DmuType::SA => 1,
+        _ if new.spills => 1,
         _ => (1 + spare / BLKPTR_SIZE).min(MAX_POINTERS),
     };
     let phys = DnodePhys {

@@ -117,7 +117,7 @@ pub(super) struct Output<'a> {
 pub(super) struct Emitter<'a> {
     objset: u64,
     params: &'a Params,
-    /// FREE and FREEOBJECTS that may still grow.
+    /// FREE, REDACT and FREEOBJECTS that may still grow.
     pending: Option<Record>,
     encoder: Encoder,
     /// `None`: nothing is written.
@@ -172,6 +172,9 @@ impl<'a> Emitter<'a> {
             }
             Item::FreeObjects { first, count } => return self.free_objects(first, count),
             Item::Free { object, offset, length } => return self.free(object, offset, length),
+            Item::Redact { object, offset, length } => {
+                return self.redact(object, offset, length);
+            }
             Item::ObjectRange(range) => {
                 return self.record(&Record::ObjectRange(range), Payload::Nothing);
             }
@@ -314,6 +317,21 @@ impl<'a> Emitter<'a> {
             return self.write(&record, Payload::Nothing);
         }
         self.pending = Some(record);
+        Ok(())
+    }
+
+    /// A REDACT record, or more of the one before (`dump_redact`).
+    fn redact(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
+        if let Some(Record::Redact { object: same, offset: from, length: before }) =
+            &mut self.pending
+            && *same == object
+            && from.checked_add(*before) == Some(offset)
+        {
+            *before = before.saturating_add(length);
+            return Ok(());
+        }
+        self.settle()?;
+        self.pending = Some(Record::Redact { object, offset, length });
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! record for each block of the dataset's record size.
 //!
 //! It is counted instead, by walking what would be sent, where sizes do not tell: from a bookmark that has no sizes,
-//! and for the rest of a stream that is resumed. The bytes that were received before cannot be taken from a number that
+//! where something is or was left out, and for the rest of a stream that is resumed. The bytes that were received before cannot be taken from a number that
 //! only says about how long the whole stream is: small files alone make that several times shorter than the stream.
 
 use super::emit::Emitter;
@@ -30,7 +30,9 @@ impl Dsl {
         if dataset.kind != DatasetKind::Snapshot && !in_part {
             return Err(SendError::Refused("Invalid argument".into()));
         }
-        let known = if in_part { None } else { self.changed_since(dataset, from)? };
+        let redacted = options.redact.is_some()
+            || from.and_then(|from| from.bookmark).is_some_and(|bookmark| bookmark.redaction != 0);
+        let known = if in_part || redacted { None } else { self.changed_since(dataset, from)? };
         if let Some((compressed, uncompressed)) = known {
             let size = if options.compressed { compressed } else { uncompressed };
             if let Some(estimate) = estimate(size, uncompressed, self.record_size(dataset)?) {
@@ -78,9 +80,10 @@ impl Dsl {
         from: Option<&Dataset>,
         options: SendOptions,
     ) -> Result<u64> {
-        let Prepared { objset, params, begin, list } = self.prepare(dataset, from, options)?;
+        let Prepared { objset, params, begin, list, lists } =
+            self.prepare(dataset, from, options)?;
         let mut emitter = Emitter::new(objset.id(), &params, (begin, &list), None)?;
-        pipeline::measure(&objset, &params, &mut emitter)?;
+        pipeline::measure(&objset, &params, lists, &mut emitter)?;
         emitter.finish(!options.saved)
     }
 }

@@ -14,6 +14,7 @@
 //! when the walk is done or failed.
 
 use super::emit::{Emitter, How, Read, how};
+use super::redact::Lists;
 use super::walk::{Item, Walk};
 use super::{Params, Result, SendError};
 use crate::budget::{Budget, Share};
@@ -80,6 +81,7 @@ fn without_keys<T>(params: &Params, walk: impl FnOnce() -> T) -> T {
 pub(super) fn run(
     objset: &Arc<ObjectSet>,
     params: &Params,
+    lists: Lists,
     emitter: &mut Emitter<'_>,
 ) -> Result<()> {
     std::thread::scope(|scope| {
@@ -109,7 +111,7 @@ pub(super) fn run(
                     _ => Err(SendError::Io(io::ErrorKind::BrokenPipe.into())),
                 }
             };
-            without_keys(params, || Walk::new(objset, params, &mut put).objects())
+            without_keys(params, || Walk::new(objset, params, lists, &mut put).objects())
         };
         let walk = spawn("send-walk").spawn_scoped(scope, walk)?;
         let turns = from_readers.iter().cycle();
@@ -129,10 +131,11 @@ pub(super) fn run(
 pub(super) fn measure(
     objset: &Arc<ObjectSet>,
     params: &Params,
+    lists: Lists,
     emitter: &mut Emitter<'_>,
 ) -> Result<()> {
     let mut count = |items: Vec<Item>, _| {
         items.into_iter().try_for_each(|item| emitter.item(item, Read::Nothing))
     };
-    without_keys(params, || Walk::new(objset, params, &mut count).objects())
+    without_keys(params, || Walk::new(objset, params, lists, &mut count).objects())
 }

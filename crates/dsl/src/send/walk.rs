@@ -4,6 +4,7 @@
 //! The walk goes down only where blocks were born after the transaction group that the stream starts from. For each
 //! object that it meets comes its record, the range behind its last block as free, and its spill block if that did
 //! not change (`dump_dnode`); then its changed blocks and holes. Free dnodes become free objects.
+//! What a redaction list names comes in between, or in the place of what changed ([`Lists`]).
 //!
 //! Data is not read here: an item has the block pointer, and the pipeline reads it. Items go out in batches, which
 //! are bounded in number and in bytes of data.
@@ -12,11 +13,12 @@
 //! endless. No object behind the last one to be sent, and no number that the meta dnode has no room for, is
 //! named. Objects in big-endian byte order are refused.
 
+use super::redact::{At, Fate, Lists, Piece};
 use super::{Params, Result, SendError, max_objects, raw};
 use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::objset::META_DNODE;
-use cenote_dmu::{Error, ObjectSet, Tree};
+use cenote_dmu::{Error, ObjectSet, Seek, Tree};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::crypt::Seal;
@@ -53,6 +55,8 @@ pub(super) enum Item {
     FreeObjects { first: u64, count: u64 },
     /// A hole.
     Free { object: u64, offset: u64, length: u64 },
+    /// Data that is left out.
+    Redact { object: u64, offset: u64, length: u64 },
     /// Data.
     Data(Data),
     /// A block of dnodes of a raw stream.
@@ -67,6 +71,7 @@ pub(super) struct Walk<'a> {
     put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     items: Vec<Item>,
     bytes: u64,
+    lists: Lists,
     /// Indirect blocks that were met: of the meta dnode, and of the object.
     seen: [HashSet<Dva>; 2],
 }
@@ -75,9 +80,10 @@ impl<'a> Walk<'a> {
     pub(super) fn new(
         objset: &'a Arc<ObjectSet>,
         params: &'a Params,
+        lists: Lists,
         put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     ) -> Walk<'a> {
-        Walk { objset, params, put, items: Vec::new(), bytes: 0, seen: Default::default() }
+        Walk { objset, params, put, items: Vec::new(), bytes: 0, lists, seen: Default::default() }
     }
 
     /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a
@@ -92,7 +98,63 @@ impl<'a> Walk<'a> {
         let walked =
             Traversal::new(objset.store(), objset.id(), resume, &mut self).objects(objset.phys());
         walked.map_err(|stopped| stopped.why)?;
+        self.lists_before((u64::MAX, u64::MAX))?;
         self.flush()
+    }
+
+    /// What the lists have that comes before a place of the walk.
+    fn lists_before(&mut self, at: At) -> Result<()> {
+        while let Some(piece) = self.lists.before(at)? {
+            let Piece { object, first, end, left_out } = piece;
+            match left_out {
+                Some(size) => self.left_out(object, (first, end), size)?,
+                None => self.again(object, (first, end))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that are left out.
+    fn left_out(&mut self, object: u64, (first, end): (u64, u64), size: u64) -> Result<()> {
+        let (Some(offset), Some(end)) = (first.checked_mul(size), end.checked_mul(size)) else {
+            let why = format!("object {object} has no block {first} of {size} bytes to leave out");
+            return Err(SendError::Refused(why));
+        };
+        self.push(Item::Redact { object, offset, length: end - offset })
+    }
+
+    /// Blocks that the start of the stream left out, as they are now (`send_reader_thread`).
+    fn again(&mut self, number: u64, (first, end): (u64, u64)) -> Result<()> {
+        if self.is_behind(number) {
+            return Ok(());
+        }
+        let object = match self.objset.object(number) {
+            Err(Error::NoObject { .. }) => return Ok(()),
+            found => found?,
+        };
+        let (kind, size) = (object.dnode().kind, object.dnode().block_size.max(1));
+        let end = end.min(object.dnode().max_block.saturating_add(1));
+        let mut at = first;
+        while at < end {
+            let Some(offset) = at.checked_mul(size) else { return Ok(()) };
+            let data = object.seek(offset, Seek::Data)?.map_or(end, |data| data / size).min(end);
+            if data > at {
+                let length = (data - at).saturating_mul(size);
+                self.push(Item::Free { object: number, offset, length })?;
+                at = data;
+                continue;
+            }
+            let bp = object.block_pointer(0, at)?;
+            match bp.is_redacted() {
+                true => self.left_out(number, (at, at + 1), size)?,
+                false => {
+                    let data = Data { object: number, kind, blkid: at, offset, bp };
+                    self.push(Item::Data(data))?;
+                }
+            }
+            at += 1;
+        }
+        Ok(())
     }
 
     /// A hole, or a block of data.
@@ -104,13 +166,29 @@ impl<'a> Walk<'a> {
         if !kind.is_metadata() && first > dnode.max_block {
             return Ok(());
         }
-        let Some(offset) = first.checked_mul(block_size) else { return Ok(()) };
-        if node.bp.is_hole() {
-            let length = end.saturating_mul(block_size).saturating_sub(offset);
-            return self.push(Item::Free { object, offset, length });
+        if !node.bp.is_hole() {
+            tree.check_node(node)?;
         }
-        tree.check_node(node)?;
-        self.push(Item::Data(Data { object, kind, blkid: first, offset, bp: node.bp }))
+        self.lists_before((object, first))?;
+        let mut at = first;
+        while at < end {
+            let (fate, to) = self.lists.at(object, at, end)?;
+            match fate {
+                Fate::Unsaid => {}
+                Fate::LeftOut(size) => self.left_out(object, (at, to), size)?,
+                Fate::Sent => {
+                    let Some(offset) = at.checked_mul(block_size) else { return Ok(()) };
+                    let length = to.saturating_mul(block_size).saturating_sub(offset);
+                    self.push(match &node.bp {
+                        bp if bp.is_hole() => Item::Free { object, offset, length },
+                        bp if bp.is_redacted() => Item::Redact { object, offset, length },
+                        bp => Item::Data(Data { object, kind, blkid: at, offset, bp: *bp }),
+                    })?;
+                }
+            }
+            at = to;
+        }
+        Ok(())
     }
 
     fn spill(&mut self, object: u64, bp: BlockPointer) -> Result<()> {
@@ -168,6 +246,7 @@ impl Visitor for Walk<'_> {
     }
 
     fn free_slot(&mut self, number: u64) -> Result<()> {
+        self.lists_before((number, 0))?;
         self.push(Item::FreeObjects { first: number, count: 1 })
     }
 
@@ -183,6 +262,7 @@ impl Visitor for Walk<'_> {
             let why = format!("object {number} was written in big-endian byte order");
             return Err(SendError::Refused(why));
         }
+        self.lists_before((number, 0))?;
         let large = self.params.features & feature::LARGE_BLOCKS != 0;
         let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
         let is_raw = self.is_raw();
@@ -226,6 +306,7 @@ impl Visitor for Walk<'_> {
                 let why = format!("object {first} was written in big-endian byte order");
                 return Err(SendError::Refused(why));
             }
+            self.lists_before((first, 0))?;
             self.push(Item::ObjectRange(RangeRecord { first, count: DNODES, flags: 0, seal }))?;
         }
         if place.leads_on() {
@@ -236,11 +317,13 @@ impl Visitor for Walk<'_> {
             }
         } else if place.is_spill() {
             if !node.bp.is_hole() && !is_meta {
+                self.lists_before((tree.object, SPILL_BLKID))?;
                 self.spill(tree.object, node.bp)?;
             }
         } else if is_meta {
             let (first, end) = place.span();
             let (first, end) = (first.saturating_mul(DNODES), end.saturating_mul(DNODES));
+            self.lists_before((first, 0))?;
             self.push(Item::FreeObjects { first, count: end.saturating_sub(first) })?;
         } else {
             self.block(place)?;

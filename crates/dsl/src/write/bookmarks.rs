@@ -11,7 +11,9 @@
 
 use super::kept::{Kept, Mark, Marks};
 use super::mos::{SMALL_BLOCK, ZAP_METADATA};
-use super::{DslWriteError, Result, Sizes, Tx, clones, crypt, deadlist, features, names};
+use super::{
+    DslWriteError, Result, Sizes, Tx, clones, crypt, deadlist, features, names, redaction,
+};
 use crate::name_of;
 use cenote_dmu::write::NewObject;
 use cenote_dmu::zap::{Match, Zap};
@@ -29,10 +31,6 @@ const BOOKMARKS: &str = "com.delphix:bookmarks";
 const FEATURE: &str = "com.delphix:bookmarks";
 const WRITTEN: &str = "com.delphix:bookmark_written";
 const V2: &str = "com.datto:bookmark_v2";
-const REDACTION: &str = "com.delphix:redaction_bookmarks";
-const REDACTION_SPILL: &str = "com.delphix:redaction_list_spill";
-/// Field of a snapshot that was received redacted.
-const REDACTED: &str = "com.delphix:redacted_datasets";
 const NOT_ANCESTOR: &str = "source is not an ancestor of the new bookmark's dataset";
 /// `zbm_flags`: the snapshot is still there.
 const SNAPSHOT_EXISTS: u64 = 2;
@@ -205,7 +203,7 @@ pub(super) fn free(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     }
     for (name, bookmark) in bookmarks {
         uncount(tx, zap, &name, &bookmark)?;
-        free_redaction(tx, &bookmark)?;
+        redaction::free(tx, &bookmark)?;
     }
     tx.mos.free(zap)?;
     features::decrement(tx, FEATURE)
@@ -285,18 +283,6 @@ fn uncount(tx: &mut Tx<'_>, zap: u64, name: &str, bookmark: &BookmarkPhys) -> Re
     Ok(())
 }
 
-/// Frees the redaction list of a bookmark that is destroyed.
-fn free_redaction(tx: &mut Tx<'_>, bookmark: &BookmarkPhys) -> Result<()> {
-    if bookmark.redaction == 0 {
-        return Ok(());
-    }
-    if tx.view(bookmark.redaction)?.dnode().spill.is_some() {
-        features::decrement(tx, REDACTION_SPILL)?;
-    }
-    tx.mos.free(bookmark.redaction)?;
-    features::decrement(tx, REDACTION)
-}
-
 /// Takes a bookmark from a head, and its features' counts. With the last one the ZAP goes. Its redaction
 /// list stays.
 fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -> Result<()> {
@@ -338,45 +324,88 @@ fn check_ancestor(tx: &mut Tx<'_>, dir_obj: u64, (dir, txg): (u64, u64)) -> Resu
     Ok(())
 }
 
-/// Creates the bookmark `name` of the head `head_obj` (`dsl_bookmark_create_sync`); the transaction group
-/// that it stands for.
+/// A bookmark that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The transaction group that it stands for.
+    pub txg: u64,
+    /// Object of its redaction list; 0 without one.
+    pub list: u64,
+}
+
+/// Creates the bookmark `name` of the head `head_obj` (`dsl_bookmark_create_sync`). That of a snapshot that was received
+/// redacted has a list of what it is redacted by. That of a redaction bookmark has no list.
 ///
 /// Errors: `Exists`, `NotFound` for the source, `TooLong`, `Invalid` name; `Unsupported` without the feature
-/// `bookmarks`, and for a source that is redacted; `Invalid` for one that is no ancestor of the head.
-pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Result<u64> {
-    names::check(name)?;
-    let head = tx.head(head_obj)?;
-    let (len, _) = names::length(tx, head.dir)?;
-    names::fits(len, name.len())?;
-    if !features::is_enabled(tx, FEATURE)? {
-        return Err(DslWriteError::Unsupported("a bookmark without the feature bookmarks".into()));
-    }
-    let bookmark = match source {
+/// `bookmarks`; `Invalid` for a source that is no ancestor of the head.
+pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Result<Made> {
+    check_new(tx, head_obj, name)?;
+    let dir = tx.head(head_obj)?.dir;
+    let mut bookmark = match source {
         Source::Snapshot(object) => {
             let snap = tx.snapshot(*object)?;
-            check_ancestor(tx, head.dir, (snap.dir, snap.creation_txg))?;
-            if tx.field(*object, REDACTED)?.is_some() {
-                let what = "a bookmark of a redacted snapshot";
-                return Err(DslWriteError::Unsupported(what.into()));
-            }
-            let vectors = crypt::vectors_of(tx, *object)?;
-            BookmarkPhys { ivset_guid: vectors, ..of_snapshot(tx, &snap)? }
+            check_ancestor(tx, dir, (snap.dir, snap.creation_txg))?;
+            of_snapshot_with_vectors(tx, *object)?
         }
         Source::Bookmark(from, name) => {
             let (_, bookmark) = find(tx, *from, name)?.ok_or(DslWriteError::NotFound)?;
-            let dir = tx.head(*from)?.dir;
-            check_ancestor(tx, head.dir, (dir, bookmark.creation_txg))?;
-            bookmark
+            let from = tx.head(*from)?.dir;
+            check_ancestor(tx, dir, (from, bookmark.creation_txg))?;
+            BookmarkPhys { redaction: 0, ..bookmark }
         }
     };
-    if bookmark.redaction != 0 {
-        return Err(DslWriteError::Unsupported("a copy of a redaction bookmark".into()));
-    }
     if find(tx, head_obj, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
+    if let Source::Snapshot(object) = source
+        && let Some(by) = features::redacted_by(tx, *object)?
+    {
+        if by.len() > redaction::most_snapshots(tx)? {
+            let what = format!("a bookmark of a snapshot that is redacted by {} others", by.len());
+            return Err(DslWriteError::Unsupported(what));
+        }
+        bookmark.redaction = redaction::create(tx, &by, true)?;
+    }
     add(tx, head_obj, name, &bookmark)?;
-    Ok(bookmark.creation_txg)
+    Ok(Made { txg: bookmark.creation_txg, list: bookmark.redaction })
+}
+
+/// Creates the bookmark `name` of the head `head_obj` with a redaction list of the snapshot `snap_obj` by snapshots of these
+/// guids, which is empty and goes on at its beginning (`dsl_bookmark_create_redacted`).
+///
+/// Errors: as [`create`]; `Unsupported` without the feature `redaction_bookmarks`.
+pub fn create_redacted(
+    tx: &mut Tx<'_>,
+    head_obj: u64,
+    name: &str,
+    (snap_obj, by): (u64, &[u64]),
+) -> Result<Made> {
+    check_new(tx, head_obj, name)?;
+    if find(tx, head_obj, name)?.is_some() {
+        return Err(DslWriteError::Exists);
+    }
+    let bookmark = of_snapshot_with_vectors(tx, snap_obj)?;
+    let bookmark = BookmarkPhys { redaction: redaction::create(tx, by, false)?, ..bookmark };
+    add(tx, head_obj, name, &bookmark)?;
+    Ok(Made { txg: bookmark.creation_txg, list: bookmark.redaction })
+}
+
+/// Whether a head can have a bookmark of this name.
+fn check_new(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<()> {
+    names::check(name)?;
+    let dir = tx.head(head_obj)?.dir;
+    let (len, _) = names::length(tx, dir)?;
+    names::fits(len, name.len())?;
+    match features::is_enabled(tx, FEATURE)? {
+        true => Ok(()),
+        false => Err(DslWriteError::Unsupported("a bookmark without the feature bookmarks".into())),
+    }
+}
+
+fn of_snapshot_with_vectors(tx: &mut Tx<'_>, snap_obj: u64) -> Result<BookmarkPhys> {
+    let snap = tx.snapshot(snap_obj)?;
+    let vectors = crypt::vectors_of(tx, snap_obj)?;
+    Ok(BookmarkPhys { ivset_guid: vectors, ..of_snapshot(tx, &snap)? })
 }
 
 /// Destroys a bookmark (`dsl_bookmark_destroy_sync_impl`). If nothing else keeps the deadlist key of its
@@ -386,7 +415,7 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
 pub fn destroy(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<()> {
     let (name, bookmark) = find(tx, head_obj, name)?.ok_or(DslWriteError::NotFound)?;
     remove(tx, head_obj, &name, &bookmark)?;
-    free_redaction(tx, &bookmark)?;
+    redaction::free(tx, &bookmark)?;
     if bookmark.flags & ZBM_FLAG_HAS_FBN == 0 || bookmark.flags & SNAPSHOT_EXISTS != 0 {
         return Ok(());
     }

@@ -148,6 +148,29 @@ pub fn is_used_by(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Result<bool> {
     Ok(tx.field(ds_obj, guid)?.is_some())
 }
 
+/// Feature of datasets of which data was left out.
+pub(super) const REDACTED: &str = "com.delphix:redacted_datasets";
+
+/// Guids of the snapshots that a dataset is redacted by; `None`: it is not redacted
+/// (`dsl_dataset_get_uint64_array_feature`).
+///
+/// Errors: the MOS cannot be read.
+pub fn redacted_by(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Option<Vec<u64>>> {
+    Ok(tx.field(ds_obj, REDACTED)?.map(|(_, guids)| guids))
+}
+
+/// Says that a dataset is redacted by the snapshots of these guids, or that it is not redacted, whatever it was made from
+/// (`dsl_dataset_activate_redaction`, `dsl_dataset_deactivate_feature`).
+///
+/// Errors: the feature is not enabled.
+pub(super) fn set_redacted(tx: &mut Tx<'_>, ds_obj: u64, by: Option<&[u64]>) -> Result<()> {
+    if tx.field(ds_obj, REDACTED)?.is_some() {
+        tx.zap_remove(ds_obj, REDACTED)?;
+        decrement(tx, REDACTED)?;
+    }
+    by.map_or(Ok(()), |guids| activate_with(tx, ds_obj, REDACTED, guids))
+}
+
 fn activate_with(tx: &mut Tx<'_>, ds_obj: u64, guid: &str, value: &[u64]) -> Result<()> {
     if tx.field(ds_obj, guid)?.is_some() {
         return Ok(());

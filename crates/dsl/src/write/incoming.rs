@@ -17,6 +17,8 @@ pub struct Incoming {
     pub ignores_case: bool,
     /// Guids of features of datasets that the stream calls for.
     pub features: Vec<&'static str>,
+    /// Guids of the snapshots that the stream is redacted by; `None`: nothing was left out.
+    pub redacted: Option<Vec<u64>>,
     /// What a raw stream says of its keys.
     pub keys: Option<Arc<KeyData>>,
     /// The stream is of a package, whose datasets are encryption roots as at the sender in the end.
@@ -36,4 +38,6 @@ pub struct Resume {
     pub to_name: Vec<u8>,
     /// Fields of [`crate::resume`] for what the stream may have.
     pub flags: Vec<&'static str>,
+    /// Guids of the snapshots that the start of the stream is redacted by.
+    pub from_redacted: Option<Vec<u64>>,
 }

@@ -30,7 +30,7 @@
 //! | [`snapshot`] | taking and renaming snapshots |
 //! | [`rename`] | moving directories |
 //! | [`dataset`] | file systems and volumes: creation, what a sync of their contents changes |
-//! | [`bookmarks`] | bookmarks and what becomes of them |
+//! | [`bookmarks`], [`redaction`] | bookmarks and what becomes of them; their redaction lists |
 //! | [`crypt`] | keys of encrypted datasets |
 //! | `incoming` | what a stream says of the dataset that it makes |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
@@ -83,6 +83,7 @@ pub mod promote;
 pub mod props;
 pub mod quotas;
 pub mod receive;
+pub mod redaction;
 pub mod references;
 mod remaps;
 pub mod rename;

@@ -57,6 +57,8 @@ pub fn begin(
         ds.flags |= DS_FLAG_CI_DATASET;
     }
     tx.set_dataset(made.ds_obj, &ds)?;
+    // The origin may be redacted; what comes says whether this is.
+    features::set_redacted(tx, made.ds_obj, what.redacted.as_deref())?;
     for guid in &what.features {
         features::activate_dataset_feature(tx, made.ds_obj, guid)?;
     }
@@ -98,6 +100,9 @@ fn put_resume(tx: &mut Tx<'_>, ds_obj: u64, to_guid: u64, resume: &Resume) -> Re
     }
     for flag in &resume.flags {
         tx.zap_set(ds_obj, flag, 1)?;
+    }
+    if let Some(guids) = &resume.from_redacted {
+        tx.zap_put(ds_obj, resume::BOOK_REDACT_SNAPS, &Value::U64(guids))?;
     }
     Ok(())
 }

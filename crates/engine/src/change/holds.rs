@@ -14,7 +14,7 @@ use super::names::{Expected, check_new};
 use super::policy::Operation;
 use super::{ChangeError, Changes, Request, Result, find_head, find_snapshot, record};
 use crate::SpaceCheck;
-use cenote_dsl::write::bookmarks::{self, Source};
+use cenote_dsl::write::bookmarks::{self, Made, Source};
 use cenote_dsl::write::holds::{self, Released};
 use cenote_dsl::write::{DslWriteError, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
@@ -149,8 +149,9 @@ impl Changes {
                 }
                 false => (Source::Bookmark(from, of), 0),
             };
-            let txg = bookmarks::create(tx, object, &short, &source)?;
-            let what = format!("name={short} creation_txg={txg} target_snap={target} redact_obj=0");
+            let Made { txg, list } = bookmarks::create(tx, object, &short, &source)?;
+            let what =
+                format!("name={short} creation_txg={txg} target_snap={target} redact_obj={list}");
             record(tx, "bookmark", &what, (&head, object))?;
             Ok(Ok(Ok::<(), ChangeError>(())))
         });
@@ -172,9 +173,19 @@ impl Changes {
             (SpaceCheck::Reserved, names.len() as u64),
             request,
             move |context| {
-                let tx = &mut context.tx;
                 for name in &names {
+                    let tx = &mut context.tx;
                     let Some((head, short)) = name.split_once('#') else { continue };
+                    let list = find_head(tx, head)
+                        .and_then(|(_, object)| bookmarks::find(tx, object, short))
+                        .map(|found| found.map_or(0, |(_, bookmark)| bookmark.redaction));
+                    if let Ok(list) = list
+                        && list != 0
+                    {
+                        // A stream may be made of it, or it is being made.
+                        context.retire(list)?;
+                    }
+                    let tx = &mut context.tx;
                     let destroyed = find_head(tx, head).and_then(|(_, object)| {
                         bookmarks::destroy(tx, object, short)?;
                         Ok(object)

@@ -23,6 +23,7 @@
 //! | `clone` | clones, and promoting them |
 //! | `destroy` | destroying; what goes with it, what that frees |
 //! | [`receive`] | receiving streams |
+//! | `redact` | redaction bookmarks |
 //! | `rename` | renaming |
 //! | `set` | setting and inheriting properties |
 //! | `shares` | what may be said of shares |
@@ -48,6 +49,7 @@ pub mod policy;
 pub mod props;
 mod quotas;
 pub mod receive;
+mod redact;
 mod rename;
 pub mod reserve;
 mod rollback;
@@ -64,6 +66,7 @@ pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Failed, Result};
 pub use permissions::is_delegatable;
 pub use quotas::is_quota;
+pub use redact::{NewRedaction, RedactRefused};
 pub use rollback::Later;
 pub use set::is_accounted;
 pub use snapshot::NewSnapshot;
@@ -234,7 +237,9 @@ impl Changes {
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<std::result::Result<T, E>> + Send + 'static,
     ) -> Result<std::result::Result<T, E>> {
         let logs = match request.name {
-            "bookmark" | "destroy_bookmarks" | "destroy_snaps" | "hold" | "release" => Logs::Stay,
+            "bookmark" | "destroy_bookmarks" | "destroy_snaps" | "hold" | "redact" | "release" => {
+                Logs::Stay
+            }
             _ => Logs::End,
         };
         self.recorded(permit, limits, (Some(request), std::result::Result::is_ok), logs, change)

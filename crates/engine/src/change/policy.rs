@@ -47,6 +47,8 @@ pub enum Operation<'a> {
     Receive { name: &'a str, force: bool, origin: Option<&'a str> },
     /// To send a snapshot or head; `raw`, as it is on disk.
     Send { name: &'a str, raw: bool },
+    /// To make redaction bookmarks. It is for the owner alone, as no permission is for it.
+    Redact,
     /// To compare two states of a file system: a snapshot, and another one or the head.
     Diff { from: &'a str, to: &'a str },
     /// To see, or count, what others own: `userused` and the like.
@@ -182,6 +184,8 @@ impl<'a> Operation<'a> {
                 needs.extend(on(from, ["diff"]));
                 needs
             }
+            // Nobody is permitted.
+            Operation::Redact => Vec::new(),
             Operation::Userspace { name, property } => on(name, [permission_for(property)]),
             // Which permissions a user may hand on is a rule of its own.
             Operation::Allow { name, .. } => on(name, ["allow"]),
@@ -196,6 +200,9 @@ impl<'a> Operation<'a> {
 /// `Denied`; `NoDelegation`: the pool lets no other user do anything; `NotFound`; its metadata cannot be read.
 pub fn check(pool: &Pool, who: Option<&Who>, operation: &Operation<'_>) -> Result<Permit> {
     let Some(who) = who else { return Ok(Permit(())) };
+    if matches!(operation, Operation::Redact) {
+        return Err(ChangeError::Denied);
+    }
     if pool.get("delegation").is_some_and(|value| value.exact == "off") {
         return Err(ChangeError::NoDelegation);
     }

@@ -71,7 +71,8 @@ pub fn resumed(stream: &[u8], object: u64, offset: u64) -> Vec<u8> {
         Record::FreeObjects { first, .. } => *first >= object,
         Record::Write(w) => (w.object, w.offset) >= (object, offset),
         Record::WriteEmbedded(e) => (e.object, e.offset) >= (object, offset),
-        Record::Free { object: of, offset: at, .. } => (*of, *at) >= (object, offset),
+        Record::Free { object: of, offset: at, .. }
+        | Record::Redact { object: of, offset: at, .. } => (*of, *at) >= (object, offset),
         Record::Spill(s) => s.object >= object,
         Record::Begin(_) | Record::End { .. } | Record::ObjectRange(_) => true,
     };

@@ -37,11 +37,12 @@ pub(super) fn check(record: &Record, head: Head) -> Result<()> {
             None => invalid(format!("FREEOBJECTS of {count} objects from {first}")),
         },
         Record::Write(write) => check_write(write, head),
-        Record::Free { object, offset, length } => {
+        Record::Free { object, offset, length } | Record::Redact { object, offset, length } => {
             check_number(*object)?;
             match offset.checked_add(*length) {
                 None if *length != TO_END => {
-                    invalid(format!("object {object}: FREE of {length} bytes at {offset}"))
+                    let name = record.name();
+                    invalid(format!("object {object}: {name} of {length} bytes at {offset}"))
                 }
                 _ => Ok(()),
             }

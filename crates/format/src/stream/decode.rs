@@ -9,7 +9,7 @@
 //! embedded payloads, compressed sizes, the list of BEGIN.
 //!
 //! Invariants: BEGIN comes first and once, no record comes after END, and all records name the snapshot that BEGIN
-//! names. Deduplicated and redacted records are refused by name.
+//! names. Deduplicated records are refused by name.
 
 use super::check::check;
 use super::{
@@ -25,8 +25,8 @@ use crate::{ByteOrder, Bytes, DecodeError, MAX_BLOCK, Result};
 pub(super) const WHAT: &str = "send stream";
 /// Most slots of a dnode.
 const MAX_SLOTS: u8 = 32;
-/// Names of the records that are not decoded, by the number of their type.
-const REFUSED: [(u32, &str); 2] = [(6, "WRITE_BYREF (a deduplicated stream)"), (10, "REDACT")];
+/// Number of the record that is not decoded, and its name.
+const REFUSED: (u32, &str) = (6, "WRITE_BYREF (a deduplicated stream)");
 
 /// Reads the records of one stream and verifies its checksums.
 pub struct Decoder {
@@ -138,12 +138,14 @@ fn decode(kind: u32, b: &Bytes<'_>, payload: u32) -> Result<(Record, u64)> {
         7 => (Record::Spill(spill(b)?), b.u64(16)?),
         8 => (Record::WriteEmbedded(embedded(b)?), b.u64(24)?),
         9 => (Record::ObjectRange(range(b)?), b.u64(16)?),
-        other => match REFUSED.iter().find(|(number, _)| *number == other) {
-            Some((_, name)) => {
-                return Err(DecodeError::Unsupported { what: WHAT, name: (*name).into() });
-            }
-            None => return invalid(format!("record type {other}")),
-        },
+        10 => {
+            let [object, offset, length, guid] = b.u64s(0)?;
+            (Record::Redact { object, offset, length }, guid)
+        }
+        other if other == REFUSED.0 => {
+            return Err(DecodeError::Unsupported { what: WHAT, name: REFUSED.1.into() });
+        }
+        other => return invalid(format!("record type {other}")),
     })
 }
 

@@ -165,6 +165,10 @@ impl Encoder {
                 f.put(60, &[range.flags]);
                 9
             }
+            Record::Redact { object, offset, length } => {
+                f.u64s(0, &[*object, *offset, *length, guid]);
+                10
+            }
         })
     }
 }

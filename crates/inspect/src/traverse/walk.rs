@@ -279,11 +279,6 @@ impl Walker<'_> {
     }
 }
 
-/// Whether the block was left out of a redacted send stream (embedded type `REDACTED`).
-fn is_redacted(bp: &BlockPointer) -> bool {
-    bp.is_embedded() && bp.checksum_type() == 2
-}
-
 /// The blocks of a tree.
 struct Blocks<'w> {
     walker: &'w Walker<'w>,
@@ -326,7 +321,7 @@ impl Visitor for Blocks<'_> {
     type Stop = ();
 
     fn wants(&self, bp: &BlockPointer) -> bool {
-        !bp.is_hole() && !is_redacted(bp) && bp.birth() > self.root.min_txg
+        !bp.is_hole() && !bp.is_redacted() && bp.birth() > self.root.min_txg
     }
 
     fn pre(&mut self, place: &Place<'_>) -> Result<bool, ()> {

@@ -20,10 +20,7 @@ const NOT_BY_DEFAULT: [&str; 3] = ["head_errlog", "vdev_zaps_v2", "raidz_expansi
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 5] = [
-    ("redaction_bookmarks", "redacted sends are not implemented"),
-    ("redacted_datasets", "redacted sends are not implemented"),
-    ("redaction_list_spill", "redacted sends are not implemented"),
+const NOT_WRITABLE: [(&str, &str); 2] = [
     ("draid_failure_domains", "dRAID has no failure domains here"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
 ];

@@ -74,7 +74,10 @@ pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result
 /// The block in an embedded pointer, padded with zeros to its logical size (`decode_embedded_bp`).
 pub(super) fn embedded(bp: &BlockPointer) -> cenote_format::Result<Block> {
     if bp.checksum_type() != EMBEDDED_DATA {
-        let name = format!("embedded type {}", bp.checksum_type());
+        let name = match bp.is_redacted() {
+            true => "data that was left out (redacted)".into(),
+            false => format!("embedded type {}", bp.checksum_type()),
+        };
         return Err(DecodeError::Unsupported { what: "block pointer", name });
     }
     let payload = bp.embedded_payload()?;

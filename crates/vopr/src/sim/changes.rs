@@ -210,6 +210,7 @@ impl Sim {
             raw: false,
             resume: None,
             saved: false,
+            redact: None,
         };
         let mut stream = Vec::new();
         self.engine()?.pool().dsl().send(&of, base.as_ref(), options, &mut stream)?;

@@ -71,7 +71,10 @@ impl<'a> Apply<'a> {
                 self.free_objects(first.max(1), first.saturating_add(count))
             }
             Record::Write(write) => self.write(&write, payload),
-            Record::Free { object, offset, length } => self.free(object, offset, length),
+            // OpenZFS frees what is left out as well (`receive_redact`).
+            Record::Free { object, offset, length } | Record::Redact { object, offset, length } => {
+                self.free(object, offset, length)
+            }
             Record::Spill(spill) => self.spill(&spill, &payload),
             Record::WriteEmbedded(embedded) => self.embedded(&embedded, &payload),
             Record::ObjectRange(range) => {

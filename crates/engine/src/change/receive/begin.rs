@@ -33,14 +33,17 @@ use cenote_dsl::{DatasetKind, resume};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::nvlist::NvList;
 use cenote_format::stream::{
-    Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
+    Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, REDACT_FROM_SNAPS,
+    REDACT_SNAPS, feature,
 };
 use cenote_pool::version::newest_of_files;
 use cenote_store::keys::LoadedKey;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Features of a stream, and the pool's features that they need.
-const NEEDED: [(u64, &str); 8] = [
+const NEEDED: [(u64, &str); 9] = [
+    (feature::REDACTED, "com.delphix:redacted_datasets"),
     (feature::RAW, "com.datto:encryption"),
     (feature::LZ4, "org.illumos:lz4_compress"),
     (feature::ZSTD, "org.freebsd:zstd_compress"),
@@ -52,6 +55,8 @@ const NEEDED: [(u64, &str); 8] = [
 ];
 /// The version of file systems whose streams say that they have system attributes.
 const SA_FILES: u64 = 5;
+/// Most snapshots that a dataset is redacted by: an entry of a ZAP has no more words (`ZAP_MAXVALUELEN`).
+const MAX_REDACT_SNAPS: usize = 1024;
 const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Features that a dataset uses from when it is received, whether it has such things or not.
 const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
@@ -79,6 +84,8 @@ struct Plan {
     /// How a new dataset of a stream that is not raw is encrypted.
     encryption: Option<Encryption>,
     incoming: Incoming,
+    /// Guids of the snapshots that the start of the stream is redacted by.
+    from_redacted: Option<Vec<u64>>,
     receives: Arc<Receives>,
 }
 
@@ -101,6 +108,7 @@ impl Changes {
     pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
         let mut plan = self.plan_receive(new, begin)?;
         let permit = self.permit_receive(&plan)?;
+        plan.take_redaction(list)?;
         let resuming = begin.features & feature::RESUMING != 0;
         match begin.features & feature::RAW {
             0 => self.plan_encryption(&mut plan, new, resuming)?,
@@ -202,6 +210,7 @@ impl Changes {
             copies,
             encryption: None,
             incoming: incoming(begin, new, Arc::clone(dsl.keystore())),
+            from_redacted: None,
             receives: self.engine.shared.receives.clone(),
         })
     }
@@ -241,6 +250,54 @@ impl Changes {
     }
 }
 
+impl Plan {
+    /// What the list behind BEGIN says of what the stream leaves out, and of what its start does. The stream of a snapshot that
+    /// is redacted itself is not marked as redacted; but the list tells, and what is received of it lacks as much.
+    fn take_redaction(&mut self, list: &NvList) -> Result<()> {
+        let guids = |name: &str| match list.u64s(name) {
+            Some(guids) if guids.len() > MAX_REDACT_SNAPS => {
+                let why = format!("it is redacted by {} snapshots", guids.len());
+                Err(ReceiveError::Stream(why))
+            }
+            found => Ok(found.map(<[u64]>::to_vec)),
+        };
+        self.incoming.redacted = guids(REDACT_SNAPS)?;
+        if self.begin.features & feature::REDACTED != 0 && self.incoming.redacted.is_none() {
+            let why = "it does not say what it is redacted by";
+            return Err(ReceiveError::Stream(why.into()));
+        }
+        self.from_redacted = guids(REDACT_FROM_SNAPS)?;
+        if let Some(resume) = &mut self.incoming.resume {
+            resume.from_redacted.clone_from(&self.from_redacted);
+        }
+        Ok(())
+    }
+
+    /// Whether the stream can go on from the snapshot `from` (`redact_check`). On one that is redacted go: what was sent from
+    /// a redaction bookmark by no other snapshots, or from a snapshot that is redacted so; what is redacted by no others; and
+    /// one of the snapshots that it was redacted by.
+    fn check_redaction(&self, tx: &mut Tx<'_>, from: u64) -> Outcome<()> {
+        let Some(by) = features::redacted_by(tx, from)? else { return Ok(Ok(())) };
+        let among = |guids: &[u64]| guids.iter().all(|guid| by.contains(guid));
+        let fits = match (&self.from_redacted, &self.incoming.redacted) {
+            _ if self.from_guid == 0 => true,
+            (Some(guids), _) | (None, Some(guids)) => among(guids),
+            (None, None) => by.contains(&self.begin.to_guid),
+        };
+        if !fits {
+            let why = "the destination is redacted by other snapshots than the stream";
+            refuse!(ReceiveError::Stream(why.into()));
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether the stream is redacted by the snapshots that the dataset is, in which it goes on.
+    fn goes_on_redacted(&self, by: Option<Vec<u64>>) -> bool {
+        let sorted = |guids: Vec<u64>| guids.into_iter().collect::<BTreeSet<_>>();
+        by.map(sorted) == self.incoming.redacted.clone().map(sorted)
+    }
+}
+
 /// Whether a stream is one that can be received at all, and what it is of.
 pub(super) fn check_stream(begin: &Begin) -> Result<ObjsetType> {
     let kind = match begin.kind {
@@ -248,9 +305,6 @@ pub(super) fn check_stream(begin: &Begin) -> Result<ObjsetType> {
         3 => ObjsetType::Zvol,
         other => return Err(ReceiveError::Stream(format!("invalid record type: {other:#x}"))),
     };
-    if begin.features & feature::REDACTED != 0 {
-        return Err(ReceiveError::Unsupported("a redacted stream".into()));
-    }
     if begin.features & feature::RAW != 0 {
         if begin.features & feature::EMBED_DATA != 0 {
             return Err(ReceiveError::Embedded);
@@ -271,6 +325,7 @@ fn incoming(begin: &Begin, new: &NewReceive, keystore: Arc<Keystore>) -> Incomin
         creation_time: begin.creation_time,
         ignores_case: begin.flags & FLAG_CI_DATA != 0,
         features: at_once.map(|(_, guid)| *guid).collect(),
+        redacted: None,
         keys: None,
         packaged: new.packaged,
         keystore,
@@ -278,14 +333,16 @@ fn incoming(begin: &Begin, new: &NewReceive, keystore: Arc<Keystore>) -> Incomin
             from_guid: Some(begin.from_guid).filter(|guid| *guid != 0),
             to_name: begin.to_name.clone(),
             flags: remembered.map(|(_, field)| *field).collect(),
+            from_redacted: None,
         }),
     }
 }
 
 /// Whether the pool has what the stream needs (`recv_begin_check_feature_flags_impl`).
-fn check_features(tx: &mut Tx<'_>, begin: &Begin) -> Outcome<()> {
+fn check_features(tx: &mut Tx<'_>, plan: &Plan) -> Outcome<()> {
+    let redacted = if plan.incoming.redacted.is_some() { feature::REDACTED } else { 0 };
     for (flag, guid) in NEEDED {
-        if begin.features & flag != 0 && !features::is_enabled(tx, guid)? {
+        if (plan.begin.features | redacted) & flag != 0 && !features::is_enabled(tx, guid)? {
             refuse!(ReceiveError::Upgrade);
         }
     }
@@ -305,7 +362,7 @@ fn cuts_blocks(
 /// Makes the dataset that a stream from its beginning goes into.
 fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
     let tx = &mut context.tx;
-    if let Err(e) = check_features(tx, &plan.begin)? {
+    if let Err(e) = check_features(tx, plan)? {
         refuse!(e);
     }
     let dir = dirs::find_dir(tx, &plan.head)?;
@@ -416,6 +473,9 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
     if cuts_blocks(tx, from, &plan.begin)? {
         refuse!(ReceiveError::LargeBlocks);
     }
+    if let Err(e) = plan.check_redaction(tx, from)? {
+        refuse!(e);
+    }
     if plan.force {
         return Ok(Ok((Some(head), dir, Some(from))));
     }
@@ -469,6 +529,9 @@ fn check_new(tx: &mut Tx<'_>, plan: &Plan) -> Outcome<Found> {
     if cuts_blocks(tx, origin, &plan.begin)? {
         refuse!(ReceiveError::LargeBlocks);
     }
+    if let Err(e) = plan.check_redaction(tx, origin)? {
+        refuse!(e);
+    }
     let dir = receive::dir_of(tx, origin)?;
     let from = Some(origin).filter(|_| plan.from_guid != 0);
     if plan.incoming.keys.is_some() && !crypt::is_encrypted(tx, dir)? {
@@ -487,7 +550,7 @@ fn go_on(
     at: (Option<u64>, Option<u64>),
 ) -> Outcome<Target> {
     let tx = &mut context.tx;
-    if let Err(e) = check_features(tx, &plan.begin)? {
+    if let Err(e) = check_features(tx, plan)? {
         refuse!(e);
     }
     let wrong =
@@ -509,6 +572,7 @@ fn go_on(
     if guids != (Some(plan.begin.to_guid), plan.from_guid)
         || point != at
         || was_raw != plan.incoming.keys.is_some()
+        || !plan.goes_on_redacted(features::redacted_by(tx, ds_obj)?)
     {
         refuse!(wrong());
     }
