@@ -10,11 +10,11 @@ mod rig;
 use cenote_dsl::redaction::RedactError;
 use cenote_dsl::send::{Resume, SendOptions};
 use cenote_dsl::traverse::Mark;
-use cenote_dsl::write::{bookmarks, redaction};
+use cenote_dsl::write::{DslWriteError, bookmarks, redaction};
 use cenote_engine::Engine;
 use cenote_engine::Holder;
 use cenote_engine::change::receive::NewReceive;
-use cenote_engine::change::{NewClone, NewRedaction, NewSnapshot, RedactRefused};
+use cenote_engine::change::{ChangeError, NewClone, NewRedaction, NewSnapshot, RedactRefused};
 use cenote_format::dmu::DmuType;
 use cenote_format::redaction::RedactBlocks;
 use cenote_format::stream::{Record, TO_END, feature};
@@ -491,7 +491,12 @@ fn a_list_goes_on_where_it_was_interrupted() {
             .sync_task(move |context| {
                 let tx = &mut context.tx;
                 let made = bookmarks::create_redacted(tx, head, &name, (snap, &guids))?;
-                redaction::append(tx, made.list, &some, next)
+                let known = redaction::read(tx, made.list)?;
+                redaction::append(tx, made.list, &known, &some, next)?;
+                // Who knows nothing of that does not go on with it.
+                let other = redaction::append(tx, made.list, &known, &some, next);
+                assert!(kept == 0 || matches!(other, Err(DslWriteError::Busy)), "{other:?}");
+                Ok(())
             })
             .unwrap();
         // No stream is made of it, and it is not taken for one of other snapshots.
@@ -507,6 +512,36 @@ fn a_list_goes_on_where_it_was_interrupted() {
         let again = redact(&engine, "tank@one", &mark, MARKS[0].1).unwrap_err();
         assert!(matches!(again, RedactRefused::Exists(_)), "{again}");
     }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A list has one maker: a second one is refused, and the list is that of the first.
+#[test]
+fn a_list_has_one_maker() {
+    let rig = Rig::new(512 << 20);
+    let engine = source(&rig, 7);
+    redact(&engine, "tank@one", "alone", MARKS[0].1).unwrap();
+    let by = MARKS[0].1.iter().map(|name| (*name).to_string()).collect();
+    let new = NewRedaction { snapshot: "tank@one".into(), bookmark: "mark".into(), by };
+    // The first one finds something, and the second comes.
+    let tried = std::cell::Cell::new(false);
+    let meanwhile = || {
+        let there = engine.pool().dsl().find("tank#mark").unwrap().is_some();
+        if there && !tried.replace(true) {
+            let second = redact(&engine, "tank@one", "mark", MARKS[0].1).unwrap_err();
+            assert!(matches!(second, RedactRefused::Change(ChangeError::Busy)), "{second}");
+            let marks = ["tank#mark".into()];
+            let destroyed = changes(&engine).destroy_bookmarks(&marks).unwrap_err();
+            assert!(matches!(destroyed, ChangeError::Busy), "{destroyed}");
+        }
+        false
+    };
+    changes(&engine).redact(&new, &Holder::Reader("test".into()), &meanwhile).unwrap();
+    assert!(tried.get());
+    assert_eq!(entries(&engine, "tank#mark"), entries(&engine, "tank#alone"));
+    changes(&engine).destroy_bookmarks(&["tank#mark".into()]).unwrap();
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
