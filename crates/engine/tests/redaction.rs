@@ -517,6 +517,36 @@ fn a_list_goes_on_where_it_was_interrupted() {
     rig.judge_blocks();
 }
 
+/// A list that was begun for one snapshot is not gone on with for another one.
+#[test]
+fn a_list_is_of_one_snapshot() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let mut random = Random(11);
+    for name in ["tank@one", "tank@two"] {
+        change(&engine, "tank", &mut random, 40);
+        snapshot(&engine, name);
+    }
+    let (origin, name) = ("tank@two".into(), "tank/c".into());
+    changes(&engine).clone_snapshot(&NewClone { origin, name, props: Vec::new() }).unwrap();
+    change(&engine, "tank/c", &mut random, 40);
+    snapshot(&engine, "tank/c@x");
+    let by = [find(&engine, "tank/c@x").ds.guid];
+    let (head, snap) = (find(&engine, "tank").ds_obj, find(&engine, "tank@one").ds_obj);
+    let begun = engine.sync_task(move |context| {
+        bookmarks::create_redacted(&mut context.tx, head, "mark", (snap, &by)).map(drop)
+    });
+    begun.unwrap();
+    let other = redact(&engine, "tank@two", "mark", &["tank/c@x"]).unwrap_err();
+    assert!(matches!(other, RedactRefused::Mismatch), "{other}");
+    redact(&engine, "tank@one", "mark", &["tank/c@x"]).unwrap();
+    let other = redact(&engine, "tank@two", "mark", &["tank/c@x"]).unwrap_err();
+    assert!(matches!(other, RedactRefused::Mismatch), "{other}");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
 /// A list has one maker: a second one is refused, and the list is that of the first.
 #[test]
 fn a_list_has_one_maker() {

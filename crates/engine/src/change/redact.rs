@@ -63,7 +63,7 @@ pub enum RedactRefused {
     /// The name of the bookmark cannot be.
     #[error("redaction bookmark name must not contain '#'")]
     Name,
-    /// The bookmark was begun by other snapshots.
+    /// The bookmark was begun by other snapshots, or is of another one.
     #[error("attempted to resume redaction  with a mismatched redaction list")]
     Mismatch,
     /// The feature is not enabled.
@@ -128,7 +128,7 @@ impl Changes {
         };
         self.engine.pool().dsl().check_redaction(snapshot, by)?;
         let guids: Vec<u64> = by.iter().map(|snapshot| snapshot.ds.guid).collect();
-        let list = self.begin_redaction(permit, new, guids)?;
+        let list = self.begin_redaction(permit, new, (snapshot, guids))?;
         let held = self.engine.make_list(list, holder.clone());
         let (_making, known) = held.map_err(ChangeError::from)?;
         // Another one may have gone on with it meanwhile.
@@ -180,17 +180,26 @@ impl Changes {
     }
 
     /// Makes the bookmark, or finds the one that was begun. Returns its list.
-    fn begin_redaction(&self, permit: Permit, new: &NewRedaction, guids: Vec<u64>) -> Result<u64> {
+    fn begin_redaction(
+        &self,
+        permit: Permit,
+        new: &NewRedaction,
+        (snapshot, guids): (&Dataset, Vec<u64>),
+    ) -> Result<u64> {
         let mut snaps = NvList::default();
         new.by.iter().for_each(|name| snaps.set(name, NvValue::Boolean));
         let mut request = Request { name: "redact", input: NvList::default() };
         request.input.set("bookname", NvValue::String(new.bookmark.clone()));
         request.input.set("snapnv", NvValue::NvList(snaps));
-        let new = new.clone();
+        let (new, ds_obj, guid) = (new.clone(), snapshot.ds_obj, snapshot.ds.guid);
         let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
             let tx = &mut context.tx;
             let short = &new.bookmark;
             let (head, snap) = find_snapshot(tx, &new.snapshot)?;
+            // The one that is held may have another name by now.
+            if snap != ds_obj {
+                return Err(DslWriteError::NotFound);
+            }
             if let Some((_, known)) = bookmarks::find(tx, head, short)? {
                 if known.redaction == 0 {
                     return Ok(Ok(Err(RedactRefused::Exists(short.clone()))));
@@ -198,6 +207,8 @@ impl Changes {
                 let list = redaction::read(tx, known.redaction)?;
                 let set = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
                 return Ok(Ok(match list.is_complete() {
+                    // What changed since another snapshot is not what changed since this one.
+                    _ if known.guid != guid => Err(RedactRefused::Mismatch),
                     _ if list.snaps.len() != guids.len() || set(&list.snaps) != set(&guids) => {
                         Err(RedactRefused::Mismatch)
                     }
