@@ -102,6 +102,16 @@ fn what_is_secret_stays() {
         (tank.get("redacted", "tank/again"), tank.get("mounted", "tank/again")),
         ("1".into(), "no".into())
     );
+
+    // So is one that receives a stream of what is redacted itself, which is not marked as redacted.
+    fed(s, "zfs receive tank/mirror", &sent(s, "tank/data@full")).ok();
+    let unmarked = sent(s, "-i @full tank/again@later");
+    assert_eq!(tank.get("mounted", "tank/mirror"), "yes");
+    fed(s, "zfs receive tank/mirror", &unmarked).ok();
+    assert_eq!(
+        (tank.get("redacted", "tank/mirror"), tank.get("mounted", "tank/mirror")),
+        ("1".into(), "no".into())
+    );
     tank.finish();
 }
 
