@@ -636,6 +636,11 @@ fn many_snapshots_lie_in_a_spill_block() {
     assert_eq!((list("tank#few").snaps.len(), list("tank#many").snaps.len()), (36, 40));
     let names = list("tank#many").snaps;
     assert_eq!(names, by.iter().map(|name| find(&engine, name).ds.guid).collect::<Vec<_>>());
+    for (mark, count) in [("tank#few", 36), ("tank#many", 40)] {
+        let value = engine.pool().dsl().get(&find(&engine, mark), "redact_snaps").unwrap();
+        let said: Vec<_> = names[..count].iter().map(u64::to_string).collect();
+        assert_eq!(value.unwrap().exact, said.join(","), "{mark}");
+    }
     let active = |engine: &Engine, name: &str| engine.pool().features().is_active(name);
     assert!(active(&engine, "redaction_list_spill") && active(&engine, "redaction_bookmarks"));
     engine.export(false).unwrap();
