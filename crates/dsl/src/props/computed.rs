@@ -17,8 +17,8 @@ use super::inherit::Value;
 use super::table::Property;
 use crate::crypt::phys;
 use crate::{Dataset, DatasetKind, Dsl};
-use cenote_dmu::zap::Zap;
 use cenote_dmu::Result;
+use cenote_dmu::zap::Zap;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, ZBM_FLAG_HAS_FBN};
 
