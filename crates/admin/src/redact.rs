@@ -23,18 +23,25 @@ impl Session<'_> {
         self.changes()?.redact(new, &holder, stops)
     }
 
-    /// The redaction list of the bookmark `mark` of the dataset that the snapshot `name` is of, for a stream that it redacts.
+    /// The redaction list of the bookmark `mark` of the snapshot `name`, for a stream that it redacts. The list of another
+    /// snapshot is refused: it lacks what changed between them. (OpenZFS takes it.)
     pub(crate) fn list_for(&self, name: &str, mark: &str) -> Result<u64> {
         let what = format!("warning: cannot send '{name}'");
         let refused = |why| Error::doing(what.clone(), Why(ErrorKind::Invalid, why));
         let Some((head, _)) = name.split_once('@') else {
             return Err(refused("cannot do a redacted send to a filesystem"));
         };
-        let short = mark.split_once('#').map_or(mark, |(_, short)| short);
+        let (of, short) = mark.split_once('#').unwrap_or((head, mark));
+        let of_another = "the redaction bookmark is of another snapshot";
+        if !of.is_empty() && of != head {
+            return Err(refused(of_another));
+        }
+        let snapshot = self.dataset(name, Kinds::SNAPSHOT)?;
         let found = self.dataset(&format!("{head}#{short}"), Kinds::BOOKMARK)?;
-        match found.bookmark.map_or(0, |bookmark| bookmark.redaction) {
-            0 => Err(refused("not a redaction bookmark")),
-            list => Ok(list),
+        match found.bookmark {
+            Some(known) if known.redaction == 0 => Err(refused("not a redaction bookmark")),
+            Some(known) if known.guid == snapshot.ds.guid => Ok(known.redaction),
+            _ => Err(refused(of_another)),
         }
     }
 

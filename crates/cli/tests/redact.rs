@@ -102,6 +102,16 @@ fn what_is_secret_stays() {
         (tank.get("redacted", "tank/again"), tank.get("mounted", "tank/again")),
         ("1".into(), "no".into())
     );
+
+    // So is one that receives a stream of what is redacted itself, which is not marked as redacted.
+    fed(s, "zfs receive tank/mirror", &sent(s, "tank/data@full")).ok();
+    let unmarked = sent(s, "-i @full tank/again@later");
+    assert_eq!(tank.get("mounted", "tank/mirror"), "yes");
+    fed(s, "zfs receive tank/mirror", &unmarked).ok();
+    assert_eq!(
+        (tank.get("redacted", "tank/mirror"), tank.get("mounted", "tank/mirror")),
+        ("1".into(), "no".into())
+    );
     tank.finish();
 }
 
@@ -169,6 +179,16 @@ fn what_cannot_be_is_refused() {
             1,
             "warning: cannot send 'tank/a': cannot do a redacted send to a filesystem",
         ),
+        (
+            "send -d good tank/a@two",
+            1,
+            "warning: cannot send 'tank/a@two': the redaction bookmark is of another snapshot",
+        ),
+        (
+            "send -d tank/b#good tank/a@one",
+            1,
+            "warning: cannot send 'tank/a@one': the redaction bookmark is of another snapshot",
+        ),
         ("send -S -d good tank/a", 2, "incompatible flags combined with saved send flag"),
         ("send -t 1-2-3-4 -d good", 2, "invalid flags combined with -t"),
     ] {
@@ -231,4 +251,41 @@ fn zdb_shows_lists_as_openzfs_does() {
         assert_eq!(bookmarks(&ours), bookmarks(&theirs), "{level}");
     }
     cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// Bookmarks of an earlier snapshot by the same one lack what is secret in the later one.
+#[test]
+fn a_redacted_stream_goes_on_by_the_list_of_its_snapshot() {
+    if !can_mount() {
+        return skip("mounting");
+    }
+    let tank = Tank::new("-O mountpoint=/tank");
+    let s = &tank.session;
+    tank.zfs("create tank/data");
+    tank.zfs("snapshot tank/data@early");
+    for (name, byte) in [("public", b'p'), ("secret", b's')] {
+        fs::write(tank.path(&format!("tank/data/{name}")), vec![byte; 700_000]).unwrap();
+    }
+    tank.zfs("snapshot tank/data@full");
+    tank.zfs("clone tank/data@full tank/clean");
+    fs::remove_file(tank.path("tank/clean/secret")).unwrap();
+    tank.zfs("snapshot tank/clean@x");
+    for mark in ["a", "b", "y", "z"] {
+        tank.zfs(&format!("redact tank/data@early {mark} tank/clean@x"));
+    }
+    tank.zfs("redact tank/data@full m tank/clean@x");
+    let whole = sent(s, "--redact m tank/data@full");
+    fed(s, "zfs receive -s tank/copy", &whole[..whole.len() / 2]).fails(1);
+    let token = tank.get("receive_resume_token", "tank/copy");
+    let rest = sent(s, &format!("-t {token}"));
+    assert!(!rest.windows(64).any(|bytes| bytes == [b's'; 64]), "the secret is in the stream");
+    fed(s, "zfs receive -s tank/copy", &rest).ok();
+    tank.zfs("mount -f -o ro tank/copy");
+    let read = |name: &str| fs::read(tank.path(&format!("tank/copy/{name}"))).unwrap();
+    assert_eq!((read("public"), read("secret")), (vec![b'p'; 700_000], vec![0; 700_000]));
+    tank.zfs("unmount tank/copy");
+    tank.zfs("destroy tank/data#m");
+    let refused = tank.refused(&format!("send -t {token}"));
+    assert_eq!(refused, "cannot resume send: no appropriate redaction bookmark exists");
+    tank.finish();
 }

@@ -116,6 +116,12 @@ fn first(at: &Bookmark, fan: u32) -> u64 {
     if at.blkid == 0 { 0 } else { u64::try_from(scaled).unwrap_or(u64::MAX) }
 }
 
+/// The first block that the tree of an object has no place for.
+pub(crate) fn reach(tree: &Tree<'_>) -> u64 {
+    let pointers = tree.dnode.pointers.len() as u64;
+    first(&tree.bookmark(tree.dnode.levels.saturating_sub(1), pointers), tree.fan())
+}
+
 /// Whether all of a block, and what is below, comes before `mark` (`zbookmark_subtree_completed`).
 fn is_before(at: &Bookmark, fan: u32, mark: Mark) -> bool {
     let end = first(&Bookmark { blkid: at.blkid.saturating_add(1), ..*at }, fan);
@@ -164,6 +170,14 @@ pub trait Visitor {
     /// The walk is to end.
     fn object(&mut self, _tree: &Tree<'_>, _order: ByteOrder) -> Result<bool, Self::Stop> {
         Ok(true)
+    }
+
+    /// An object whose blocks were wanted, after them.
+    ///
+    /// # Errors
+    /// The walk is to end.
+    fn object_done(&mut self, _tree: &Tree<'_>) -> Result<(), Self::Stop> {
+        Ok(())
     }
 
     /// A pointer, before what is below it (`TRAVERSE_PRE`); false if that is not wanted.
@@ -377,6 +391,7 @@ impl<'v, V: Visitor> Traversal<'v, V> {
                     let tree = self.tree(*number, dnode);
                     if self.visitor.object(&tree, block.order).map_err(stopped)? {
                         (next..end).try_for_each(|index| self.visit(index, &mut ahead))?;
+                        self.visitor.object_done(&tree).map_err(stopped)?;
                     }
                 }
                 Err(why) => {

@@ -83,6 +83,8 @@ struct Open {
     retired: HashSet<u64>,
     /// Those with long holds, and what each of these is for; no list is empty.
     held: HashMap<u64, Vec<Arc<Holder>>>,
+    /// Redaction lists that are being made. Each has one maker, and a long hold.
+    making: HashSet<u64>,
     /// Snapshots whose keys are in use beside the heads', and how often ([`KeyUse`](crate::keys::KeyUse)); no count is 0.
     keyed: HashMap<u64, usize>,
 }
@@ -442,6 +444,16 @@ impl Datasets {
             held.remove();
         }
         true
+    }
+
+    /// Notes that a redaction list is being made; false: it is already.
+    pub fn make(&self, list: u64) -> bool {
+        self.open.lock().making.insert(list)
+    }
+
+    /// A redaction list is not being made any more; false: it was not.
+    pub fn made(&self, list: u64) -> bool {
+        self.open.lock().making.remove(&list)
     }
 
     /// Whether a dataset has a long hold.

@@ -12,6 +12,7 @@
 use super::{Engine, EngineError, Shared};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::DslWriteError;
+use cenote_format::redaction::RedactionList;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +52,22 @@ impl Drop for LongHold {
     }
 }
 
+/// Says that a redaction list is being made until it is dropped.
+pub(crate) struct Making {
+    hold: LongHold,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let LongHold { shared, ds_obj, .. } = &self.hold;
+        if !shared.datasets.made(*ds_obj) {
+            let why = format!("redaction list {ds_obj}: it is made, and was not being made");
+            tracing::error!("{why}");
+            shared.suspend(&why);
+        }
+    }
+}
+
 impl Engine {
     /// Holds a snapshot, or owns a head that is not open. Returns the dataset as it is on disk then.
     ///
@@ -78,14 +95,44 @@ impl Engine {
     }
 
     /// Holds the redaction list in object `list` of the MOS, so that its bookmark is not destroyed
-    /// (`dsl_redaction_list_long_hold`); `None`: it is being destroyed, or is gone.
-    pub fn hold_list(&self, list: u64, holder: Holder) -> Option<LongHold> {
+    /// (`dsl_redaction_list_long_hold`). Returns what it says of itself then.
+    ///
+    /// # Errors
+    /// `Busy`: it is being destroyed; `NotFound`: it is gone; it cannot be read.
+    pub fn hold_list(
+        &self,
+        list: u64,
+        holder: Holder,
+    ) -> Result<(LongHold, RedactionList), EngineError> {
         let holder = Arc::new(holder);
         if !self.shared.datasets.hold(list, Arc::clone(&holder)) {
-            return None;
+            return Err(DslWriteError::Busy.into());
         }
         let hold = LongHold { shared: self.shared.clone(), ds_obj: list, holder };
-        self.pool().dsl().redaction_list(list).ok().map(|_| hold)
+        match self.pool().dsl().redaction_list(list) {
+            Ok(known) => Ok((hold, known)),
+            Err(cenote_dmu::Error::NoObject { .. }) => Err(DslWriteError::NotFound.into()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// As [`Engine::hold_list`], for a list that is made: nobody else makes it meanwhile.
+    ///
+    /// # Errors
+    /// `Busy`: it is being made already; those of [`Engine::hold_list`].
+    pub(crate) fn make_list(
+        &self,
+        list: u64,
+        holder: Holder,
+    ) -> Result<(Making, RedactionList), EngineError> {
+        let (hold, _) = self.hold_list(list, holder)?;
+        if !self.shared.datasets.make(list) {
+            return Err(DslWriteError::Busy.into());
+        }
+        let making = Making { hold };
+        // What the maker before wrote last is on disk since it ended.
+        let known = self.pool().dsl().redaction_list(list)?;
+        Ok((making, known))
     }
 
     /// Whether a dataset has a long hold.

@@ -1,5 +1,5 @@
-//! Redaction bookmarks and redacted streams: those that are made here are OpenZFS's, byte for byte, and each engine
-//! receives the other's. OpenZFS's `zdb` judges the pool. Where the headers of its library are not installed these tests
+//! Redaction bookmarks and redacted streams: streams that are made here are OpenZFS's, byte for byte, lists have what OpenZFS's
+//! have, and each engine receives the other's. OpenZFS's `zdb` judges the pool. Where the headers of its library are not installed these tests
 //! fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
@@ -7,17 +7,19 @@
 mod receiver;
 mod rig;
 
+use cenote_dsl::redaction::RedactError;
 use cenote_dsl::send::{Resume, SendOptions};
-use cenote_dsl::write::{bookmarks, redaction};
+use cenote_dsl::traverse::Mark;
+use cenote_dsl::write::{DslWriteError, bookmarks, redaction};
 use cenote_engine::Engine;
 use cenote_engine::Holder;
 use cenote_engine::change::receive::NewReceive;
-use cenote_engine::change::{NewClone, NewRedaction, NewSnapshot, RedactRefused};
+use cenote_engine::change::{ChangeError, NewClone, NewRedaction, NewSnapshot, RedactRefused};
 use cenote_format::dmu::DmuType;
 use cenote_format::redaction::RedactBlocks;
 use cenote_format::stream::{Record, TO_END, feature};
 use cenote_testpools::{Random, records};
-use cenote_zpl::{FileSystem, Settings};
+use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
 use receiver::trees::{scribble, seen};
 use receiver::{changes, find, receive};
 use rig::Rig;
@@ -79,6 +81,26 @@ fn entries(engine: &Engine, mark: &str) -> Vec<RedactBlocks> {
     }
     assert_eq!(all.len() as u64, list.entries);
     all
+}
+
+/// The blocks that a list has, with their size.
+fn listed(engine: &Engine, mark: &str) -> BTreeSet<(u64, u64, u64)> {
+    let all = entries(engine, mark);
+    all.iter().flat_map(|e| (e.first..e.end()).map(|blkid| (e.object, blkid, e.size))).collect()
+}
+
+/// A list has what OpenZFS's has. It has more where the number of an object was used again: OpenZFS looks at the blocks
+/// that the later object has a place for only, so that the rest of the earlier one would be sent.
+fn contains(engine: &Engine, (ours, theirs): (&str, &str), by: &[&str]) {
+    let (ours, theirs) = (listed(engine, ours), listed(engine, theirs));
+    assert!(theirs.is_subset(&ours), "{:?}", theirs.difference(&ours).collect::<Vec<_>>());
+    for by in by {
+        let set = engine.pool().dsl().open_objset(&find(engine, by)).unwrap();
+        for (object, blkid, _) in ours.difference(&theirs) {
+            let is_there = set.object(*object).is_ok_and(|o| o.dnode().max_block >= *blkid);
+            assert!(!is_there, "{by}: block {blkid} of object {object}");
+        }
+    }
 }
 
 fn sent(engine: &Engine, to: &str, from: Option<&str>, mark: Option<&str>) -> Vec<u8> {
@@ -190,20 +212,22 @@ fn compared(seed: u64) {
     let mut most = 0;
     for (mark, by) in MARKS {
         let theirs = entries(&engine, &format!("tank#{mark}"));
-        assert_eq!(entries(&engine, &format!("tank#our-{mark}")), theirs, "{mark}");
+        let ours = format!("tank#our-{mark}");
+        contains(&engine, (&ours, &format!("tank#{mark}")), by);
         most = most.max(theirs.len());
         let list = |name: &str| engine.pool().dsl().redaction_list(list_of(&engine, name)).unwrap();
-        assert_eq!(list(&format!("tank#our-{mark}")), list(&format!("tank#{mark}")));
-        assert_eq!(list(&format!("tank#{mark}")).snaps.len(), by.len());
+        let known = list(&format!("tank#{mark}"));
+        assert_eq!((list(&ours).last, &list(&ours).snaps), (known.last, &known.snaps));
+        assert_eq!(known.snaps.len(), by.len());
     }
     assert!(most > 5, "{most}");
-    let ours = |name: &str| name.replace('#', "#our-");
     for (n, (to, from, mark)) in STREAMS.iter().enumerate() {
-        let (from, mark) = (from.map(ours), mark.map(|mark| format!("tank#our-{mark}")));
-        let stream = sent(&engine, to, from.as_deref(), mark.as_deref());
+        // By OpenZFS's lists, as ours may have more.
+        let mark = mark.map(|mark| format!("tank#{mark}"));
+        let stream = sent(&engine, to, *from, mark.as_deref());
         let theirs = fs::read(path(n)).unwrap();
         let (ours, theirs) = (comparable(&stream), comparable(&theirs));
-        if from.as_deref() == Some("tank#our-both") {
+        if *from == Some("tank#both") {
             assert_eq!(ours[0], theirs[0]);
             same_but_for_last_blocks(&engine, to, (&ours, &theirs));
         } else {
@@ -225,6 +249,95 @@ fn lists_and_streams_are_those_of_openzfs() {
     for seed in 1..4 {
         compared(seed);
     }
+}
+
+/// An object number that is used again: nothing of the object that had it in the snapshot is sent, whatever is there now.
+#[test]
+fn nothing_of_an_object_whose_number_was_used_again_is_sent() {
+    const BLOCK: u64 = 128 << 10;
+    let rig = Rig::new(1 << 30);
+    let engine = rig.create("a", 12);
+    let with = |name: &str, settings: Settings, work: &dyn Fn(&FileSystem)| {
+        let live = engine.live(find(&engine, name).ds_obj).unwrap();
+        let fs = FileSystem::open_live(live.clone(), settings).unwrap();
+        work(&fs);
+        drop((fs, live));
+        engine.close(find(&engine, name).ds_obj).unwrap();
+    };
+    // Of one level and of two, and small ones side by side.
+    let secrets = [("few", 3), ("many", 2000), ("a", 2), ("b", 2), ("c", 2), ("d", 2), ("e", 2)];
+    with("tank", Settings::default(), &|fs| {
+        for (name, blocks) in secrets {
+            let file = fs.create(fs.root(), name.as_bytes(), &rig::NODE).unwrap();
+            for n in 0..blocks {
+                let data = vec![b's'; BLOCK as usize];
+                fs.write(file.ino, n * BLOCK, &data, false).map(drop).unwrap();
+            }
+        }
+    });
+    snapshot(&engine, "tank@one");
+    let (origin, name) = ("tank@one".into(), "tank/clean".into());
+    changes(&engine).clone_snapshot(&NewClone { origin, name, props: Vec::new() }).unwrap();
+    let numbers = |name: &str| {
+        let live = engine.pool().dsl().open_objset(&find(&engine, name)).unwrap();
+        let fs = FileSystem::open(live).unwrap();
+        secrets.map(|(name, _)| fs.lookup(fs.root(), name.as_bytes()).unwrap())
+    };
+    let old = numbers("tank@one");
+    with("tank/clean", Settings::default(), &|fs| {
+        for (name, _) in secrets {
+            fs.unlink(fs.root(), name.as_bytes(), &|_| false).unwrap();
+        }
+    });
+    engine.sync().unwrap();
+    // The numbers of the large ones are used again by a file of one block and a directory; those of the others by dnodes of two
+    // slots, or not at all.
+    let made = std::cell::RefCell::new(Vec::new());
+    with("tank/clean", Settings::default(), &|fs| {
+        let file = fs.create(fs.root(), b"new", &rig::NODE).unwrap();
+        fs.write(file.ino, 0, b"ok", false).map(drop).unwrap();
+        let dir = NewNode { kind: NodeKind::Dir, ..rig::NODE };
+        let dir = fs.create(fs.root(), b"dir", &dir).unwrap();
+        made.borrow_mut().extend([file.ino, dir.ino]);
+    });
+    let large = Settings { dnode_size: 1024, ..Settings::default() };
+    with("tank/clean", large, &|fs| {
+        for name in ["x", "y"] {
+            let file = fs.create(fs.root(), name.as_bytes(), &rig::NODE).unwrap();
+            made.borrow_mut().push(file.ino);
+        }
+    });
+    let made = made.into_inner();
+    assert_eq!(made[..2], old[..2]);
+    assert!(made[2..].iter().all(|ino| old.contains(ino) && old.contains(&(ino + 1))), "{made:?}");
+    snapshot(&engine, "tank/clean@x");
+    let spare: Vec<_> = made[2..].iter().map(|ino| ino + 1).collect();
+    let set = engine.pool().dsl().open_objset(&find(&engine, "tank/clean@x")).unwrap();
+    assert!(spare.iter().all(|ino| set.object(*ino).is_err()), "{spare:?}");
+
+    redact(&engine, "tank@one", "mark", &["tank/clean@x"]).unwrap();
+    let of = |number: u64, blocks: u64| (0..blocks).map(move |blkid| (number, blkid, BLOCK));
+    let all = old.iter().zip(secrets).flat_map(|(number, (_, blocks))| of(*number, blocks));
+    assert_eq!(listed(&engine, "tank#mark"), all.collect());
+    let stream = sent(&engine, "tank@one", None, Some("tank#mark"));
+    assert!(!stream.windows(64).any(|bytes| bytes == [b's'; 64]), "a secret is in the stream");
+    // It is the same list if it goes on within the objects.
+    let whole = entries(&engine, "tank#mark");
+    let (snap, by) = (find(&engine, "tank@one"), [find(&engine, "tank/clean@x")]);
+    for entry in &whole {
+        let (from, mut rest) = (Mark { object: entry.object, blkid: entry.first }, Vec::new());
+        let pool = engine.pool();
+        let found = pool.dsl().find_redaction(&snap, &by, Some(from), |found| {
+            rest.extend(found.entry);
+            Ok::<(), RedactError>(())
+        });
+        found.unwrap();
+        let known = whole.iter().filter(|e| (e.object, e.first) >= (entry.object, entry.first));
+        assert_eq!(rest, known.copied().collect::<Vec<_>>());
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
 }
 
 /// What is received of a stream of `tank`, and whether it is redacted.
@@ -378,7 +491,12 @@ fn a_list_goes_on_where_it_was_interrupted() {
             .sync_task(move |context| {
                 let tx = &mut context.tx;
                 let made = bookmarks::create_redacted(tx, head, &name, (snap, &guids))?;
-                redaction::append(tx, made.list, &some, next)
+                let known = redaction::read(tx, made.list)?;
+                redaction::append(tx, made.list, &known, &some, next)?;
+                // Who knows nothing of that does not go on with it.
+                let other = redaction::append(tx, made.list, &known, &some, next);
+                assert!(kept == 0 || matches!(other, Err(DslWriteError::Busy)), "{other:?}");
+                Ok(())
             })
             .unwrap();
         // No stream is made of it, and it is not taken for one of other snapshots.
@@ -394,6 +512,66 @@ fn a_list_goes_on_where_it_was_interrupted() {
         let again = redact(&engine, "tank@one", &mark, MARKS[0].1).unwrap_err();
         assert!(matches!(again, RedactRefused::Exists(_)), "{again}");
     }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A list that was begun for one snapshot is not gone on with for another one.
+#[test]
+fn a_list_is_of_one_snapshot() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let mut random = Random(11);
+    for name in ["tank@one", "tank@two"] {
+        change(&engine, "tank", &mut random, 40);
+        snapshot(&engine, name);
+    }
+    let (origin, name) = ("tank@two".into(), "tank/c".into());
+    changes(&engine).clone_snapshot(&NewClone { origin, name, props: Vec::new() }).unwrap();
+    change(&engine, "tank/c", &mut random, 40);
+    snapshot(&engine, "tank/c@x");
+    let by = [find(&engine, "tank/c@x").ds.guid];
+    let (head, snap) = (find(&engine, "tank").ds_obj, find(&engine, "tank@one").ds_obj);
+    let begun = engine.sync_task(move |context| {
+        bookmarks::create_redacted(&mut context.tx, head, "mark", (snap, &by)).map(drop)
+    });
+    begun.unwrap();
+    let other = redact(&engine, "tank@two", "mark", &["tank/c@x"]).unwrap_err();
+    assert!(matches!(other, RedactRefused::Mismatch), "{other}");
+    redact(&engine, "tank@one", "mark", &["tank/c@x"]).unwrap();
+    let other = redact(&engine, "tank@two", "mark", &["tank/c@x"]).unwrap_err();
+    assert!(matches!(other, RedactRefused::Mismatch), "{other}");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A list has one maker: a second one is refused, and the list is that of the first.
+#[test]
+fn a_list_has_one_maker() {
+    let rig = Rig::new(512 << 20);
+    let engine = source(&rig, 7);
+    redact(&engine, "tank@one", "alone", MARKS[0].1).unwrap();
+    let by = MARKS[0].1.iter().map(|name| (*name).to_string()).collect();
+    let new = NewRedaction { snapshot: "tank@one".into(), bookmark: "mark".into(), by };
+    // The first one finds something, and the second comes.
+    let tried = std::cell::Cell::new(false);
+    let meanwhile = || {
+        let there = engine.pool().dsl().find("tank#mark").unwrap().is_some();
+        if there && !tried.replace(true) {
+            let second = redact(&engine, "tank@one", "mark", MARKS[0].1).unwrap_err();
+            assert!(matches!(second, RedactRefused::Change(ChangeError::Busy)), "{second}");
+            let marks = ["tank#mark".into()];
+            let destroyed = changes(&engine).destroy_bookmarks(&marks).unwrap_err();
+            assert!(matches!(destroyed, ChangeError::Busy), "{destroyed}");
+        }
+        false
+    };
+    changes(&engine).redact(&new, &Holder::Reader("test".into()), &meanwhile).unwrap();
+    assert!(tried.get());
+    assert_eq!(entries(&engine, "tank#mark"), entries(&engine, "tank#alone"));
+    changes(&engine).destroy_bookmarks(&["tank#mark".into()]).unwrap();
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
@@ -458,6 +636,11 @@ fn many_snapshots_lie_in_a_spill_block() {
     assert_eq!((list("tank#few").snaps.len(), list("tank#many").snaps.len()), (36, 40));
     let names = list("tank#many").snaps;
     assert_eq!(names, by.iter().map(|name| find(&engine, name).ds.guid).collect::<Vec<_>>());
+    for (mark, count) in [("tank#few", 36), ("tank#many", 40)] {
+        let value = engine.pool().dsl().get(&find(&engine, mark), "redact_snaps").unwrap();
+        let said: Vec<_> = names[..count].iter().map(u64::to_string).collect();
+        assert_eq!(value.unwrap().exact, said.join(","), "{mark}");
+    }
     let active = |engine: &Engine, name: &str| engine.pool().features().is_active(name);
     assert!(active(&engine, "redaction_list_spill") && active(&engine, "redaction_bookmarks"));
     engine.export(false).unwrap();

@@ -9,7 +9,8 @@ use cenote_dsl::send::Progress;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
 use cenote_engine::change::{ChangeError, Changes, NewEncryption};
-use cenote_format::stream::{Begin, FLAG_CLONE, feature};
+use cenote_format::stream::{Begin, FLAG_CLONE, REDACT_SNAPS, feature};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -33,6 +34,8 @@ pub(super) struct Stream<'b> {
     /// The stream makes a dataset.
     wants_new: bool,
     resuming: bool,
+    /// What comes lacks data, as the stream is redacted, or what it was made of.
+    redacted: Cell<bool>,
 }
 
 impl<'b> Stream<'b> {
@@ -54,7 +57,9 @@ impl<'b> Stream<'b> {
             (_, true) => "cannot receive resume stream",
             _ => "cannot receive incremental stream",
         };
-        let mut stream = Stream { begin, name, what, to, origin: None, wants_new, resuming };
+        let redacted = Cell::new(begin.features & feature::REDACTED != 0);
+        let origin = None;
+        let mut stream = Stream { begin, name, what, to, origin, wants_new, resuming, redacted };
         let pool = job.session.pool();
         stream.origin = match &job.how.origin {
             _ if resuming => None,
@@ -199,15 +204,11 @@ impl<'b> Stream<'b> {
         Ok(())
     }
 
-    fn is_redacted(&self) -> bool {
-        self.begin.features & feature::REDACTED != 0
-    }
-
     /// Whether the stream leaves out data of a dataset that lacks none: then it does not stay mounted.
     fn hides(&self, job: &Job<'_, '_>, there: &Dataset) -> Result<bool> {
         let pool = job.session.pool();
         let whole = || Ok(pool.dsl().redacted_by(there).map_err(|e| self.cannot(e))?.is_none());
-        if self.is_redacted() { whole() } else { Ok(false) }
+        if self.redacted.get() { whole() } else { Ok(false) }
     }
 
     /// Whether what has come could take the place of a file system that is mounted, rather than be refused once all of it
@@ -268,6 +269,10 @@ impl<'b> Stream<'b> {
         self.check_permission(job)?;
         // What is wrong with it is said after what is wrong with the dataset.
         let list = source.list(self.begin);
+        // The stream of a snapshot that is redacted says so in its list only.
+        if list.as_ref().is_ok_and(|list| list.u64s(REDACT_SNAPS).is_some()) {
+            self.redacted.set(true);
+        }
         let entered = exclusion.enter();
         let there = job.session.head(self.head()).map_err(|e| self.cannot(e))?;
         match &there {
@@ -310,7 +315,7 @@ impl<'b> Stream<'b> {
         }
         if there.is_none_or(|there| there.is_inconsistent()) || within.list.is_some() {
             // What lacks data is mounted by force only.
-            job.mount |= self.begin.kind != VOLUME && !self.is_redacted();
+            job.mount |= self.begin.kind != VOLUME && !self.redacted.get();
         }
         job.session.tell(Event::Received { bytes: source.bytes(), took: started.elapsed() })
     }

@@ -137,8 +137,11 @@ impl Session<'_> {
         }
         for head in self.places(name)? {
             let bookmarks = pool.dsl().bookmarks(&head).map_err(unreadable)?;
-            let same = |b: &Dataset| b.bookmark.is_some_and(|phys| phys.guid == guid);
-            for found in bookmarks.into_iter().filter(same) {
+            let is_same = |b: &Dataset| b.bookmark.is_some_and(|phys| phys.guid == guid);
+            let mut same: Vec<Dataset> = bookmarks.into_iter().filter(is_same).collect();
+            // What began at one without a list goes on from such a one, if there is one.
+            same.sort_by_key(|b| b.bookmark.is_some_and(|phys| phys.redaction != 0));
+            for found in same {
                 if redacted.map_or(Ok(true), |guids| self.is_redacted_by(&found, guids))? {
                     return Ok(Some(found));
                 }
@@ -148,8 +151,9 @@ impl Session<'_> {
         Err(cannot(ErrorKind::NotFound, why))
     }
 
-    /// The redaction list that the stream of a token was made by (`find_redact_book`); `None`: nothing was left out, but for
-    /// what the snapshot itself lacks.
+    /// The redaction list that the stream of a token was made by (`find_redact_book`): one of the snapshot, a complete one if
+    /// there are several. `None`: nothing was left out, but for what the snapshot itself lacks. (OpenZFS takes the list of
+    /// another snapshot by the same ones, which may lack what is secret in this one.)
     fn list_of(&self, token: &Token, to: &Dataset) -> Result<Option<u64>> {
         let Some(guids) = &token.redact_snaps else { return Ok(None) };
         let (pool, head) = (self.pool(), to.name.split('@').next().unwrap_or_default());
@@ -159,10 +163,20 @@ impl Session<'_> {
         }
         let head = dsl.find(head).map_err(unreadable)?;
         let marks = head.map_or(Ok(Vec::new()), |head| dsl.bookmarks(&head)).map_err(unreadable)?;
+        let mut incomplete = None;
         for mark in &marks {
+            let Some(known) = mark.bookmark.filter(|known| known.guid == to.ds.guid) else {
+                continue;
+            };
             if self.is_redacted_by(mark, guids)? {
-                return Ok(mark.bookmark.map(|bookmark| bookmark.redaction));
+                if dsl.redaction_list(known.redaction).map_err(unreadable)?.is_complete() {
+                    return Ok(Some(known.redaction));
+                }
+                incomplete = Some(known.redaction);
             }
+        }
+        if incomplete.is_some() {
+            return Ok(incomplete);
         }
         Err(cannot(ErrorKind::NotFound, "no appropriate redaction bookmark exists"))
     }

@@ -75,8 +75,17 @@ impl Session<'_> {
         lists: impl Iterator<Item = u64>,
     ) -> std::result::Result<Vec<LongHold>, Why<String>> {
         let Some(engine) = self.engine() else { return Ok(Vec::new()) };
-        let busy = || Why(ErrorKind::Busy, "the redaction bookmark is being destroyed".into());
-        lists.map(|list| engine.hold_list(list, self.reader()).ok_or_else(busy)).collect()
+        let refused = |e| match e {
+            EngineError::Dsl(DslWriteError::Busy) => {
+                Why(ErrorKind::Busy, "the redaction bookmark is being destroyed".into())
+            }
+            EngineError::Dsl(DslWriteError::NotFound) => {
+                Why(ErrorKind::NotFound, "the redaction bookmark does not exist".into())
+            }
+            e => Why(ErrorKind::Pool, e.to_string()),
+        };
+        let hold = |list| engine.hold_list(list, self.reader()).map(|(hold, _)| hold);
+        lists.map(|list| hold(list).map_err(refused)).collect()
     }
 
     /// Writes a stream.

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! A thread walks each of the later snapshots, down where blocks were born after the snapshot that is redacted. A block or
-//! hole that changed is a range; so are all blocks of an object that is not there any more, or waits to be deleted. Ranges of
+//! hole that changed is a range; so are all blocks of an object that is not there any more, or waits to be deleted. So is what
+//! lies behind the last block that the tree of an object has a place for, and in the slots of its dnode but the first: the
+//! snapshot may have had another object there, which was larger, or several. (OpenZFS does not count these.) Ranges of
 //! a walk come in order, and neighbours are one. All walks go side by side. Of the ranges at their fronts the part that lies in
 //! each of them is redacted; the one that ends first is done. When a walk has ended nothing more can be in all of them.
 //!
@@ -15,7 +17,7 @@
 //! become one entry.
 //!
 //! *Going on.* Each piece that is found says where to go on: at the start of the entry that is not yet handed on. What lies
-//! before that is not walked again.
+//! before that is not walked again, but for what lies in the same block of dnodes.
 //!
 //! Invariants: the memory of a walk is bounded by what waits in its channel, whatever the snapshots hold. Ranges of a walk that
 //! do not come in order end it as damage.
@@ -292,7 +294,12 @@ impl Visitor for Changed {
         if !self.deleted.contains(&tree.object) {
             return Ok(true);
         }
-        self.objects(tree.object, tree.object.saturating_add(1)).map(|()| false)
+        self.objects(tree.object, behind(tree)).map(|()| false)
+    }
+
+    /// What the snapshot has here and this tree has no place for was another object's.
+    fn object_done(&mut self, tree: &Tree<'_>) -> std::result::Result<(), Stop> {
+        self.range(((tree.object, traverse::reach(tree)), (behind(tree), 0)))
     }
 
     fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Stop> {
@@ -321,6 +328,11 @@ impl Visitor for Changed {
     }
 }
 
+/// The number behind the slots of an object.
+fn behind(tree: &Tree<'_>) -> u64 {
+    tree.object.saturating_add(1).saturating_add(u64::from(tree.dnode.extra_slots))
+}
+
 /// Objects of a file system that were unlinked, and wait to be deleted (`zfs_get_deleteq`).
 fn unlinked(objset: &Arc<ObjectSet>) -> cenote_dmu::Result<BTreeSet<u64>> {
     if !matches!(objset.phys().kind, ObjsetType::Zfs) {
@@ -342,7 +354,9 @@ fn walk(
     let deleted = unlinked(objset)?;
     let begin = from.map_or((1, 0), |from| (from.object, from.blkid));
     let mut changed = Changed { put, batch: Vec::new(), open: None, after, from: begin, deleted };
-    let mut walk = Traversal::new(objset.store(), objset.id(), from, &mut changed);
+    // The slots of a dnode before the place may hold it.
+    let start = |from: Mark| Mark { object: (from.object / DNODES * DNODES).max(1), blkid: 0 };
+    let mut walk = Traversal::new(objset.store(), objset.id(), from.map(start), &mut changed);
     let walked = walk.objects(objset.phys()).map_err(|Stopped { why, .. }| why);
     match walked.and_then(|()| changed.finish()) {
         Ok(()) | Err(None) => Ok(()),

@@ -74,16 +74,21 @@ pub fn read(tx: &mut Tx<'_>, object: u64) -> Result<RedactionList> {
     list.map_err(|e| corrupt(object, e.to_string()))
 }
 
-/// Appends entries to a list. It goes on at `last` from now on, or is complete.
+/// Appends entries to a list, of which `known` is what its maker left. It goes on at `last` from now on, or is complete.
+/// Returns what it says of itself then.
 ///
-/// Errors: it cannot be read or written.
+/// Errors: `Busy`: it is another list, or somebody else went on with it; it cannot be read or written.
 pub fn append(
     tx: &mut Tx<'_>,
     object: u64,
+    known: &RedactionList,
     entries: &[RedactBlocks],
     last: (u64, u64),
-) -> Result<()> {
+) -> Result<RedactionList> {
     let mut list = read(tx, object)?;
+    if list != *known {
+        return Err(DslWriteError::Busy);
+    }
     let mut bytes = Vec::with_capacity(entries.len() * ENTRY_SIZE);
     for entry in entries {
         bytes.extend(entry.encode()?);
@@ -96,9 +101,10 @@ pub fn append(
     list.entries += entries.len() as u64;
     list.last = last;
     match tx.mos.spill(object)?.is_some() {
-        true => set_spill(tx, object, list.encode()),
-        false => Ok(tx.mos.set_bonus(object, WORDS_METADATA, &list.encode())?),
+        true => set_spill(tx, object, list.encode())?,
+        false => tx.mos.set_bonus(object, WORDS_METADATA, &list.encode())?,
     }
+    Ok(list)
 }
 
 /// Frees the list of a bookmark that is destroyed.

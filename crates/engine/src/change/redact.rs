@@ -9,7 +9,8 @@
 //! The list says where it goes on, so that a redaction that was interrupted is taken up by the next one of the same names.
 //!
 //! Invariants: nothing that is read is destroyed meanwhile: snapshots and the list have long holds. What a list has is
-//! all that there is before the place where it goes on. One of other snapshots is not taken up.
+//! all that there is before the place where it goes on. One of other snapshots is not taken up. A list has one maker, which
+//! knows what the list says of itself.
 
 use super::policy::{Operation, Permit};
 use super::{ChangeError, Changes, Request, find_snapshot, record};
@@ -62,7 +63,7 @@ pub enum RedactRefused {
     /// The name of the bookmark cannot be.
     #[error("redaction bookmark name must not contain '#'")]
     Name,
-    /// The bookmark was begun by other snapshots.
+    /// The bookmark was begun by other snapshots, or is of another one.
     #[error("attempted to resume redaction  with a mismatched redaction list")]
     Mismatch,
     /// The feature is not enabled.
@@ -86,9 +87,9 @@ type Result<T> = std::result::Result<T, RedactRefused>;
 
 /// A list that is being made.
 struct Making {
-    head: String,
-    bookmark: String,
     list: u64,
+    /// What it says of itself.
+    known: RedactionList,
     permit: Permit,
     /// Entries that are not written yet.
     entries: Vec<RedactBlocks>,
@@ -127,16 +128,17 @@ impl Changes {
         };
         self.engine.pool().dsl().check_redaction(snapshot, by)?;
         let guids: Vec<u64> = by.iter().map(|snapshot| snapshot.ds.guid).collect();
-        let (list, from) = self.begin_redaction(permit, new, guids)?;
-        let Some(_list_hold) = self.engine.hold_list(list, holder.clone()) else {
-            return Err(ChangeError::Busy.into());
-        };
-        let head = new.snapshot.split('@').next().unwrap_or_default().to_string();
-        let bookmark = new.bookmark.clone();
+        let list = self.begin_redaction(permit, new, (snapshot, guids))?;
+        let held = self.engine.make_list(list, holder.clone());
+        let (_making, known) = held.map_err(ChangeError::from)?;
+        // Another one may have gone on with it meanwhile.
+        if known.is_complete() {
+            return Err(RedactRefused::Exists(new.bookmark.clone()));
+        }
+        let from = Some(known.last).filter(|from| *from != (0, 0));
         let (entries, written) = (Vec::new(), self.engine.clock().now());
-        let mut making = Making { head, bookmark, list, permit, entries, written };
+        let mut making = Making { list, known, permit, entries, written };
         let pool = self.engine.pool();
-        let from = Some(from).filter(|from| *from != (0, 0));
         let from = from.map(|(object, blkid)| Mark { object, blkid });
         pool.dsl().find_redaction(snapshot, by, from, |found| {
             let stops = stops();
@@ -177,23 +179,27 @@ impl Changes {
         }
     }
 
-    /// Makes the bookmark, or finds the one that was begun. Its list, and where that goes on.
+    /// Makes the bookmark, or finds the one that was begun. Returns its list.
     fn begin_redaction(
         &self,
         permit: Permit,
         new: &NewRedaction,
-        guids: Vec<u64>,
-    ) -> Result<(u64, (u64, u64))> {
+        (snapshot, guids): (&Dataset, Vec<u64>),
+    ) -> Result<u64> {
         let mut snaps = NvList::default();
         new.by.iter().for_each(|name| snaps.set(name, NvValue::Boolean));
         let mut request = Request { name: "redact", input: NvList::default() };
         request.input.set("bookname", NvValue::String(new.bookmark.clone()));
         request.input.set("snapnv", NvValue::NvList(snaps));
-        let new = new.clone();
+        let (new, ds_obj, guid) = (new.clone(), snapshot.ds_obj, snapshot.ds.guid);
         let done = self.request(permit, (SpaceCheck::Normal, 5), request, move |context| {
             let tx = &mut context.tx;
             let short = &new.bookmark;
             let (head, snap) = find_snapshot(tx, &new.snapshot)?;
+            // The one that is held may have another name by now.
+            if snap != ds_obj {
+                return Err(DslWriteError::NotFound);
+            }
             if let Some((_, known)) = bookmarks::find(tx, head, short)? {
                 if known.redaction == 0 {
                     return Ok(Ok(Err(RedactRefused::Exists(short.clone()))));
@@ -201,11 +207,13 @@ impl Changes {
                 let list = redaction::read(tx, known.redaction)?;
                 let set = |guids: &[u64]| guids.iter().copied().collect::<BTreeSet<_>>();
                 return Ok(Ok(match list.is_complete() {
+                    // What changed since another snapshot is not what changed since this one.
+                    _ if known.guid != guid => Err(RedactRefused::Mismatch),
                     _ if list.snaps.len() != guids.len() || set(&list.snaps) != set(&guids) => {
                         Err(RedactRefused::Mismatch)
                     }
                     true => Err(RedactRefused::Exists(short.clone())),
-                    false => Ok((known.redaction, list.last)),
+                    false => Ok(known.redaction),
                 }));
             }
             let most = match redaction::most_snapshots(tx) {
@@ -226,7 +234,7 @@ impl Changes {
                 format!("name={short} creation_txg={txg} target_snap={snap} redact_obj={list}");
             let of = new.snapshot.split('@').next().unwrap_or_default();
             record(tx, "bookmark", &what, (of, head))?;
-            Ok(Ok(Ok((list, (0, 0)))))
+            Ok(Ok(Ok(list)))
         });
         done?
     }
@@ -241,18 +249,14 @@ impl Changes {
             return Ok(());
         }
         let entries = std::mem::take(&mut making.entries);
-        let (head, short, list) = (making.head.clone(), making.bookmark.clone(), making.list);
+        let (list, known) = (making.list, making.known.clone());
         let blocks = 2 + (entries.len() * cenote_format::redaction::ENTRY_SIZE / BLOCK) as u64;
-        self.task_beside_logs(making.permit, (SpaceCheck::Normal, blocks), move |context| {
-            let tx = &mut context.tx;
-            let (_, head) = super::find_head(tx, &head)?;
-            let known = bookmarks::find(tx, head, &short)?.map(|(_, known)| known.redaction);
-            if known != Some(list) {
-                return Err(DslWriteError::NotFound);
-            }
-            redaction::append(tx, list, &entries, found.next)?;
-            Ok(Ok(()))
-        })?;
+        let change = move |context: &mut crate::SyncContext<'_>| {
+            Ok(Ok(redaction::append(&mut context.tx, list, &known, &entries, found.next)?))
+        };
+        // The list is there under whatever name: it is held.
+        let limits = (SpaceCheck::Normal, blocks);
+        making.known = self.task_beside_logs(making.permit, limits, change)?;
         making.written = clock.now();
         Ok(())
     }
