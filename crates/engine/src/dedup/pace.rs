@@ -1,7 +1,7 @@
 //! How fast logs get into the ZAPs: by how fast entries come in, and how many there are (`ddt_flush_update_rates`,
 //! `ddt_flush_pressure`).
 //!
-//! Invariant: a group flushes as many entries at least as come in, on the average, so that no log grows without an end.
+//! A group flushes a share of what is logged, and more the longer logs get, so that no log grows without an end.
 
 use crate::tunables as t;
 

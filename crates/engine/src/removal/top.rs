@@ -237,7 +237,9 @@ impl SyncContext<'_> {
             let why = "the pool is frozen: export and import it first";
             return Err(DslWriteError::Invalid(why.into()));
         }
-        let running = self.removal()?.filter(Removing::is_running).is_some();
+        // The pool's directory and the vdev's config say both that one is under way: either of the two is enough.
+        let is_copied = self.maps.evacuation().is_some();
+        let running = is_copied || self.removal()?.filter(Removing::is_running).is_some();
         if running || self.disk.allocator.is_being_allocated(id) {
             return Ok(Begun::Busy);
         }

@@ -40,6 +40,7 @@ use cenote_pool::version::newest_of_files;
 use cenote_store::keys::LoadedKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Features of a stream, and the pool's features that they need.
 const NEEDED: [(u64, &str); 9] = [
@@ -87,6 +88,8 @@ struct Plan {
     /// Guids of the snapshots that the start of the stream is redacted by.
     from_redacted: Option<Vec<u64>>,
     receives: Arc<Receives>,
+    /// The dataset that the task has entered, which may be undone after that; 0: it has not.
+    entered: Arc<AtomicU64>,
 }
 
 /// What a task says: done, or refused.
@@ -118,11 +121,16 @@ impl Changes {
         let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
         let incoming = plan.incoming.clone();
         let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
-        let target =
-            self.receive_task(permit, (SpaceCheck::Normal, 8), move |context| match at {
-                None => start(context, &plan),
-                Some(at) => go_on(context, &plan, at),
-            })?;
+        let entered = Arc::clone(&plan.entered);
+        let task = move |context: &mut SyncContext<'_>| match at {
+            None => start(context, &plan),
+            Some(at) => go_on(context, &plan, at),
+        };
+        let begun = self.receive_task(permit, (SpaceCheck::Normal, 8), task);
+        let target = begun.inspect_err(|_| match entered.load(SeqCst) {
+            0 => {}
+            ds_obj => self.engine.shared.receives.leave(ds_obj),
+        })?;
         if let Some(root) = target.root {
             keystore.settled(root);
         }
@@ -212,6 +220,7 @@ impl Changes {
             incoming: incoming(begin, new, Arc::clone(dsl.keystore())),
             from_redacted: None,
             receives: self.engine.shared.receives.clone(),
+            entered: Arc::default(),
         })
     }
 }
@@ -425,7 +434,10 @@ fn key_made(context: &mut SyncContext<'_>, plan: &Plan, dir: u64) -> Option<u64>
 
 fn enter(plan: &Plan, target: Target) -> Outcome<Target> {
     match plan.receives.enter(target.ds_obj) {
-        true => Ok(Ok(target)),
+        true => {
+            plan.entered.store(target.ds_obj, SeqCst);
+            Ok(Ok(target))
+        }
         false => Ok(Err(ReceiveError::Busy)),
     }
 }
