@@ -26,6 +26,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Records of a stream, with what follows each.
+type Records = [(Record, Vec<u8>)];
+
 fn snapshot(engine: &Arc<Engine>, name: &str) {
     let new = NewSnapshot { names: vec![name.into()], props: Vec::new() };
     changes(engine).snapshot(&new).unwrap();
@@ -134,11 +137,7 @@ fn blocks(engine: &Engine, to: &str, all: &[(Record, Vec<u8>)]) -> Vec<(u64, u64
 }
 
 /// From a redaction bookmark OpenZFS before 2.4 does not send the last block of an object, if that was left out.
-fn same_but_for_last_blocks(
-    engine: &Engine,
-    to: &str,
-    (ours, theirs): (&[(Record, Vec<u8>)], &[(Record, Vec<u8>)]),
-) {
+fn same_but_for_last_blocks(engine: &Engine, to: &str, (ours, theirs): (&Records, &Records)) {
     let (mut ours, theirs) = (blocks(engine, to, ours), blocks(engine, to, theirs));
     let known: BTreeSet<_> = theirs.iter().map(|(object, blkid, ..)| (*object, *blkid)).collect();
     ours.retain(|(object, blkid, last, _)| !*last || known.contains(&(*object, *blkid)));
