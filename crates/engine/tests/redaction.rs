@@ -12,7 +12,7 @@ use cenote_dsl::write::{bookmarks, redaction};
 use cenote_engine::Engine;
 use cenote_engine::Holder;
 use cenote_engine::change::receive::NewReceive;
-use cenote_engine::change::{NewClone, NewRedaction, NewSnapshot, RedactRefused};
+use cenote_engine::change::{ChangeError, NewClone, NewRedaction, NewSnapshot, RedactRefused};
 use cenote_format::dmu::DmuType;
 use cenote_format::redaction::RedactBlocks;
 use cenote_format::stream::{Record, TO_END, feature};
@@ -367,6 +367,14 @@ fn a_list_goes_on_where_it_was_interrupted() {
     let engine = source(&rig, 5);
     redact(&engine, "tank@one", "whole", MARKS[0].1).unwrap();
     let whole = entries(&engine, "tank#whole");
+    // A list that is being read is not destroyed.
+    let holder = Holder::Reader("test".into());
+    let hold = engine.hold_list(list_of(&engine, "tank#whole"), holder).unwrap();
+    let destroy = || changes(&engine).destroy_bookmarks(&["tank#whole".into()]);
+    assert!(matches!(destroy(), Err(ChangeError::Busy)));
+    drop(hold);
+    destroy().unwrap();
+    assert!(engine.pool().dsl().find("tank#whole").unwrap().is_none());
     for (n, kept) in [0, 1, whole.len() / 2, whole.len() - 1].into_iter().enumerate() {
         let mark = format!("part{n}");
         let guids = MARKS[0].1.iter().map(|name| find(&engine, name).ds.guid).collect::<Vec<_>>();
