@@ -136,7 +136,7 @@ fn blocks(engine: &Engine, to: &str, all: &[(Record, Vec<u8>)]) -> Vec<(u64, u64
     out
 }
 
-/// From a redaction bookmark OpenZFS before 2.4 does not send the last block of an object, if that was left out.
+/// From a redaction bookmark OpenZFS before 2.4.4 does not send the last block of an object, if that was left out.
 fn same_but_for_last_blocks(engine: &Engine, to: &str, (ours, theirs): (&Records, &Records)) {
     let (mut ours, theirs) = (blocks(engine, to, ours), blocks(engine, to, theirs));
     let known: BTreeSet<_> = theirs.iter().map(|(object, blkid, ..)| (*object, *blkid)).collect();
@@ -465,6 +465,8 @@ fn many_snapshots_lie_in_a_spill_block() {
     assert_eq!((list("tank#few").snaps.len(), list("tank#many").snaps.len()), (36, 40));
     let names = list("tank#many").snaps;
     assert_eq!(names, by.iter().map(|name| find(&engine, name).ds.guid).collect::<Vec<_>>());
+    let shown = engine.pool().dsl().get(&find(&engine, "tank#many"), "redact_snaps").unwrap();
+    assert_eq!(shown.unwrap().exact.split(',').count(), 40);
     let active = |engine: &Engine, name: &str| engine.pool().features().is_active(name);
     assert!(active(&engine, "redaction_list_spill") && active(&engine, "redaction_bookmarks"));
     engine.export(false).unwrap();

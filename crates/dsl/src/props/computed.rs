@@ -17,9 +17,8 @@ use super::inherit::Value;
 use super::table::Property;
 use crate::crypt::phys;
 use crate::{Dataset, DatasetKind, Dsl};
+use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
-use cenote_dmu::{Error, Result};
-use cenote_format::Bytes;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, ZBM_FLAG_HAS_FBN};
 
@@ -83,7 +82,9 @@ impl Dsl {
             "ivsetguid" => number(b.ivset_guid),
             "referenced" if has_sizes => number(b.referenced),
             "logicalreferenced" if has_sizes => number(b.uncompressed),
-            "redact_snaps" if b.redaction != 0 => self.redaction_snapshots(b.redaction).map(Some),
+            "redact_snaps" if b.redaction != 0 => {
+                Ok(Some(guid_list(&self.redaction_list(b.redaction)?.snaps)))
+            }
             _ => Ok(None),
         }
     }
@@ -238,23 +239,6 @@ impl Dsl {
             name => name.as_bytes(),
         };
         Ok(key.u64(entry)?.map(Value::Number))
-    }
-
-    /// The guids in the bonus buffer of a redaction list (`redaction_list_phys_t`): two words of
-    /// progress, the number of entries, the number of snapshots, the snapshots.
-    fn redaction_snapshots(&self, list: u64) -> Result<Value> {
-        let object = self.mos.object(list)?;
-        let bonus: Bytes<'_> = object.bonus();
-        let guids = (|| {
-            let count = (bonus.u64(24)? as usize).min(bonus.len() / 8);
-            (0..count).map(|i| bonus.u64(32 + i * 8)).collect::<cenote_format::Result<Vec<_>>>()
-        })();
-        let guids = guids.map_err(|source| Error::Decode {
-            objset: self.mos.id(),
-            object: list,
-            source,
-        })?;
-        Ok(guid_list(&guids))
     }
 }
 
