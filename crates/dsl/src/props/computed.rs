@@ -82,7 +82,9 @@ impl Dsl {
             "ivsetguid" => number(b.ivset_guid),
             "referenced" if has_sizes => number(b.referenced),
             "logicalreferenced" if has_sizes => number(b.uncompressed),
-            "redact_snaps" if b.redaction != 0 => self.redaction_snapshots(b.redaction).map(Some),
+            "redact_snaps" if b.redaction != 0 => {
+                Ok(Some(guid_list(&self.redaction_list(b.redaction)?.snaps)))
+            }
             _ => Ok(None),
         }
     }
@@ -237,12 +239,6 @@ impl Dsl {
             name => name.as_bytes(),
         };
         Ok(key.u64(entry)?.map(Value::Number))
-    }
-
-    /// The guids that a redaction list was made by, which may lie in a spill block.
-    fn redaction_snapshots(&self, list: u64) -> Result<Value> {
-        let guids = self.redaction_list(list)?.snaps;
-        Ok(guid_list(&guids))
     }
 }
 

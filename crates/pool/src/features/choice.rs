@@ -140,6 +140,7 @@ mod tests {
             "zilsaxattr",
             "blake3",
             "block_cloning",
+            "redaction_list_spill",
             "fast_dedup",
             "longname",
             "large_microzap",
