@@ -95,6 +95,12 @@ impl Place<'_> {
         (first(&at, fan), first(&Bookmark { blkid: at.blkid.saturating_add(1), ..at }, fan))
     }
 
+    /// What ends a walk that would go down here again.
+    pub(crate) fn linked_twice(&self) -> Error {
+        let Node { level, blkid, .. } = self.node;
+        self.tree.corrupt(format!("block {blkid} of level {level} is linked twice"))
+    }
+
     fn mark(&self) -> Mark {
         Mark { object: self.tree.object, blkid: self.span().0 }
     }
@@ -289,7 +295,11 @@ impl<'v, V: Visitor> Traversal<'v, V> {
         self.dnode(META_DNODE, &phys.meta_dnode)
     }
 
-    fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step<V> {
+    /// The blocks of one object.
+    ///
+    /// # Errors
+    /// The visitor ended the walk.
+    pub(crate) fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step<V> {
         let tree = self.tree(object, dnode);
         if let Err(why) = tree.check() {
             let at = tree.bookmark(0, 0);

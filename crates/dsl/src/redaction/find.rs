@@ -19,8 +19,9 @@
 //! *Going on.* Each piece that is found says where to go on: at the start of the entry that is not yet handed on. What lies
 //! before that is not walked again, but for what lies in the same block of dnodes.
 //!
-//! Invariants: the memory of a walk is bounded by what waits in its channel, whatever the snapshots hold. Ranges of a walk that
-//! do not come in order end it as damage.
+//! Invariants: the memory of a walk is bounded by what waits in its channel, by what it reads ahead, and by the objects that wait
+//! to be deleted. Of a range of a walk only what lies behind the one before it counts, so that ranges are in order. An indirect block
+//! that is linked twice ends a walk as damage, so a hostile pool cannot make it endless.
 
 use super::Error;
 use crate::traverse::{self, DNODES, Mark, Place, Stopped, Traversal, Visitor};
@@ -30,11 +31,11 @@ use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{ObjectSet, Tree};
 use cenote_format::ByteOrder;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::redaction::{MAX_COUNT, RedactBlocks};
 use cenote_store::Bookmark;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -242,6 +243,8 @@ struct Changed {
     from: At,
     /// Objects that wait to be deleted.
     deleted: BTreeSet<u64>,
+    /// Indirect blocks that were met: of the meta dnode, and of the object.
+    seen: [HashSet<Dva>; 2],
 }
 
 /// A walk ends: for an error, or because nobody waits for it.
@@ -292,6 +295,7 @@ impl Visitor for Changed {
 
     fn object(&mut self, tree: &Tree<'_>, _: ByteOrder) -> std::result::Result<bool, Stop> {
         if !self.deleted.contains(&tree.object) {
+            self.seen[1].clear();
             return Ok(true);
         }
         self.objects(tree.object, behind(tree)).map(|()| false)
@@ -306,6 +310,10 @@ impl Visitor for Changed {
         let (object, (first, end)) = (place.tree.object, place.span());
         let is_hole = place.node.bp.is_hole();
         if place.node.blkid == SPILL_BLKID || place.leads_on() {
+            let twice = |dva| !self.seen[usize::from(object != META_DNODE)].insert(dva);
+            if place.node.level > 0 && place.node.bp.dva(0).is_some_and(twice) {
+                return Err(Some(place.linked_twice()));
+            }
             return Ok(true);
         }
         match object {
@@ -353,7 +361,15 @@ fn walk(
 ) -> Result<()> {
     let deleted = unlinked(objset)?;
     let begin = from.map_or((1, 0), |from| (from.object, from.blkid));
-    let mut changed = Changed { put, batch: Vec::new(), open: None, after, from: begin, deleted };
+    let mut changed = Changed {
+        put,
+        batch: Vec::new(),
+        open: None,
+        after,
+        from: begin,
+        deleted,
+        seen: Default::default(),
+    };
     // The slots of a dnode before the place may hold it.
     let start = |from: Mark| Mark { object: (from.object / DNODES * DNODES).max(1), blkid: 0 };
     let mut walk = Traversal::new(objset.store(), objset.id(), from.map(start), &mut changed);
