@@ -136,9 +136,9 @@ impl<'a> Walk<'a> {
         let end = end.min(object.dnode().max_block.saturating_add(1));
         let resume = Some(Mark { object: number, blkid: first });
         let mut again = Again { walk: self, first, end, seen: HashSet::new() };
-        match Traversal::new(objset.store(), objset.id(), resume, &mut again)
-            .dnode(number, object.dnode())
-        {
+        let walk = Traversal::new(objset.store(), objset.id(), resume, &mut again);
+        // Entries are short: little is read ahead.
+        match walk.one_of(traverse::AHEAD_BLOCKS).dnode(number, object.dnode()) {
             Err(Stopped { why: Some(why), .. }) => Err(why),
             Ok(()) | Err(Stopped { why: None, .. }) => Ok(()),
         }
