@@ -71,6 +71,9 @@ pub enum RedactRefused {
     /// The names are of several pools.
     #[error("potentially invalid redaction snapshot; full dataset names required")]
     Pools,
+    /// A snapshot is encrypted, and its key is not loaded.
+    #[error("key of '{0}' is not loaded")]
+    NoKey(String),
     /// The user gave up; what was found is kept.
     #[error("interrupted; the same command goes on from there")]
     Interrupted,
@@ -123,11 +126,21 @@ impl Changes {
             !new.by.get(at + 1..).unwrap_or_default().contains(name)
         };
         names.extend(new.by.iter().enumerate().filter(last).map(|(_, name)| name.clone()));
+        if names.len() > redaction::MAX_SNAPS + 1 {
+            return Err(RedactRefused::TooMany);
+        }
         let (_holds, found) = self.held_snapshots(&names, holder)?;
         let Some((snapshot, by)) = found.split_first() else {
             return Err(RedactRefused::NoSnapshots(names));
         };
-        self.engine.pool().dsl().check_redaction(snapshot, by)?;
+        let pool = self.engine.pool();
+        pool.dsl().check_redaction(snapshot, by)?;
+        for dataset in &found {
+            let key = pool.dsl().is_key_loaded(dataset).map_err(RedactError::from)?;
+            if key == Some(false) {
+                return Err(RedactRefused::NoKey(dataset.name.clone()));
+            }
+        }
         let guids: Vec<u64> = by.iter().map(|snapshot| snapshot.ds.guid).collect();
         let list = self.begin_redaction(permit, new, (snapshot, guids))?;
         let held = self.engine.make_list(list, holder.clone());
