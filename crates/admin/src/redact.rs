@@ -67,8 +67,11 @@ impl Reason for RedactRefused {
             | RedactRefused::TooMany
             | RedactRefused::Name
             | RedactRefused::Mismatch
+            | RedactRefused::NoKey(_)
             | RedactRefused::Pools => ErrorKind::Invalid,
-            RedactRefused::Interrupted => ErrorKind::Io,
+            RedactRefused::Interrupted | RedactRefused::Redact(RedactError::Stopped) => {
+                ErrorKind::Io
+            }
             RedactRefused::Redact(RedactError::Read(_) | RedactError::Thread(_)) => ErrorKind::Pool,
             RedactRefused::Redact(_) => ErrorKind::Invalid,
             RedactRefused::Change(e) => Reason::kind(e),
@@ -86,7 +89,8 @@ pub fn errno(e: &RedactRefused) -> i32 {
         RedactRefused::Mismatch => Errno::SRCH,
         RedactRefused::NotEnabled => Errno::NOTSUP,
         RedactRefused::Pools => Errno::XDEV,
-        RedactRefused::Interrupted => Errno::INTR,
+        RedactRefused::NoKey(_) => Errno::ACCESS,
+        RedactRefused::Interrupted | RedactRefused::Redact(RedactError::Stopped) => Errno::INTR,
         RedactRefused::Redact(RedactError::Redacted) => Errno::ALREADY,
         RedactRefused::Redact(RedactError::Read(_) | RedactError::Thread(_)) => Errno::IO,
         RedactRefused::Name | RedactRefused::Redact(_) => Errno::INVAL,

@@ -95,6 +95,12 @@ impl Place<'_> {
         (first(&at, fan), first(&Bookmark { blkid: at.blkid.saturating_add(1), ..at }, fan))
     }
 
+    /// What ends a walk that would go down here again.
+    pub(crate) fn linked_twice(&self) -> Error {
+        let Node { level, blkid, .. } = self.node;
+        self.tree.corrupt(format!("block {blkid} of level {level} is linked twice"))
+    }
+
     fn mark(&self) -> Mark {
         Mark { object: self.tree.object, blkid: self.span().0 }
     }
@@ -247,6 +253,8 @@ pub struct Traversal<'v, V: Visitor> {
     objset: u64,
     visitor: &'v mut V,
     resume: Option<Mark>,
+    /// Part of what a walk reads ahead: one in so many.
+    share: usize,
 }
 
 type Step<V> = Result<(), Stopped<<V as Visitor>::Stop>>;
@@ -259,7 +267,12 @@ impl<'v, V: Visitor> Traversal<'v, V> {
         resume: Option<Mark>,
         visitor: &'v mut V,
     ) -> Traversal<'v, V> {
-        Traversal { store, objset, visitor, resume }
+        Traversal { store, objset, visitor, resume, share: 1 }
+    }
+
+    /// As one of so many walks side by side, which read ahead as much together as one alone, but at least a block each.
+    pub fn one_of(self, walks: usize) -> Traversal<'v, V> {
+        Traversal { share: walks.max(1), ..self }
     }
 
     /// All objects, then the accounting objects.
@@ -289,7 +302,11 @@ impl<'v, V: Visitor> Traversal<'v, V> {
         self.dnode(META_DNODE, &phys.meta_dnode)
     }
 
-    fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step<V> {
+    /// The blocks of one object.
+    ///
+    /// # Errors
+    /// The visitor ended the walk.
+    pub(crate) fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step<V> {
         let tree = self.tree(object, dnode);
         if let Err(why) = tree.check() {
             let at = tree.bookmark(0, 0);
@@ -425,10 +442,11 @@ impl Ahead<'_, '_> {
         }
         if self.read.is_empty() {
             let (mut wanted, mut bytes) = (Vec::new(), 0u64);
+            let most = ((AHEAD_BLOCKS / walk.share).max(1), AHEAD_BYTES / walk.share as u64);
             let rest = self.places.iter().enumerate().skip(index);
             let sound = |p: &Place<'_>| walk.follows(p) && p.tree.check_node(&p.node).is_ok();
             for (index, place) in rest.filter(|(_, place)| sound(place)) {
-                if wanted.len() >= AHEAD_BLOCKS || bytes >= AHEAD_BYTES {
+                if wanted.len() >= most.0 || (bytes >= most.1 && !wanted.is_empty()) {
                     break;
                 }
                 bytes = bytes.saturating_add(place.node.bp.lsize());

@@ -16,11 +16,12 @@
 //! What is left is cut to the blocks of objects that the snapshot has, and that hold no metadata. Neighbours of one object
 //! become one entry.
 //!
-//! *Going on.* Each piece that is found says where to go on: at the start of the entry that is not yet handed on. What lies
-//! before that is not walked again, but for what lies in the same block of dnodes.
+//! *Going on.* Each piece that is found says where to go on: at the start of the entry that is not yet handed on. A search
+//! goes on behind the last entry that was handed on. What lies before that is not walked again, but for what lies in the same block of dnodes.
 //!
-//! Invariants: the memory of a walk is bounded by what waits in its channel, whatever the snapshots hold. Ranges of a walk that
-//! do not come in order end it as damage.
+//! Invariants: the memory of a walk is bounded by what waits in its channel, by what it reads ahead, and by the objects that wait
+//! to be deleted. Of a range of a walk only what lies behind the one before it counts, so that ranges are in order. An indirect block
+//! that is linked twice ends a walk as damage, so a hostile pool cannot make it endless.
 
 use super::Error;
 use crate::traverse::{self, DNODES, Mark, Place, Stopped, Traversal, Visitor};
@@ -30,18 +31,22 @@ use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{ObjectSet, Tree};
 use cenote_format::ByteOrder;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::redaction::{MAX_COUNT, RedactBlocks};
 use cenote_store::Bookmark;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 /// Ranges that a walk hands on at once.
 const BATCH: usize = 256;
 /// Batches that wait for the other walks.
 const WAITING: usize = 4;
+/// How often it is asked whether the search is to stop, while the walks find nothing.
+const LOOK: Duration = Duration::from_millis(100);
 /// Object of a file system that names the others.
 const MASTER_NODE: u64 = 1;
 
@@ -77,6 +82,9 @@ pub enum RedactError {
     /// One of the snapshots is no snapshot.
     #[error("'{0}' is not a snapshot")]
     NoSnapshot(String),
+    /// It was to stop.
+    #[error("interrupted")]
+    Stopped,
     /// A thread cannot be started.
     #[error("{0}")]
     Thread(std::io::Error),
@@ -114,15 +122,15 @@ impl Dsl {
 
     /// Finds the blocks of a snapshot that each of the snapshots `by`, which were
     /// [checked](Dsl::check_redaction), changed; from `from` on. `take` is told of each, in order; its error ends the
-    /// search, as `E`.
+    /// search, as `E`. So does `stops`, which is asked all the time, soon after it says so.
     ///
     /// # Errors
-    /// A snapshot cannot be read, or `take` failed.
+    /// A snapshot cannot be read; `take` failed; `Stopped`.
     pub fn find_redaction<E: From<RedactError>>(
         &self,
-        snapshot: &Dataset,
-        by: &[Dataset],
+        (snapshot, by): (&Dataset, &[Dataset]),
         from: Option<Mark>,
+        stops: &dyn Fn() -> bool,
         mut take: impl FnMut(Found) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let refused = |e: Error| E::from(RedactError::Read(e));
@@ -131,33 +139,44 @@ impl Dsl {
         for dataset in by {
             later.push(self.open_objset(dataset).map_err(refused)?);
         }
-        let after = snapshot.ds.creation_txg;
+        let (after, over) = (snapshot.ds.creation_txg, AtomicBool::new(false));
+        let (over, share) = (&over, by.len());
         std::thread::scope(|scope| {
+            // Also where a thread cannot be started, or something panics: no walk goes on then.
+            let _ends = Ends(over);
             let (mut fronts, mut walks) = (Vec::new(), Vec::new());
             for objset in &later {
                 let (put, ranges) = sync_channel(WAITING);
                 fronts.push(Front { ranges, batch: Vec::new().into_iter() });
-                let walk = move || walk(objset, after, from, put);
+                let walk = move || walk((objset, after), from, share, (put, over));
                 let thread = std::thread::Builder::new().name("redact-walk".into());
                 let started = thread.spawn_scoped(scope, walk);
                 walks.push(started.map_err(|e| E::from(RedactError::Thread(e)))?);
             }
             let mut entries =
                 Entries { objset: &objset, object: None, open: None, take: &mut take };
-            // Walks that go on then have nobody who waits for them.
-            let merged = Merge::new(fronts).run(|range| entries.range(range));
-            let mut walked = Ok(());
+            let merged = Merge::new(fronts).run(stops, |range| entries.range(range));
+            // Walks that go on have nobody who waits for them.
+            over.store(true, Ordering::Relaxed);
+            let mut walked = Vec::new();
             for walk in walks {
-                let done = walk.join().unwrap_or_else(|_| {
-                    let why = std::io::Error::other("internal error");
-                    Err(RedactError::Thread(why))
-                });
-                walked = walked.and(done);
+                let panicked = |_| RedactError::Thread(std::io::Error::other("internal error"));
+                walked.push(walk.join().map_err(panicked)?);
             }
-            merged?;
-            walked.map_err(E::from)?;
+            // What another walk than the one that ended met behind that does not matter.
+            let ended = merged?;
+            walked.into_iter().nth(ended).unwrap_or(Ok(()))?;
             entries.finish()
         })
+    }
+}
+
+/// Ends all walks when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -169,12 +188,19 @@ struct Front {
 
 impl Front {
     /// The next range; `None`: the walk has ended.
-    fn next(&mut self) -> Option<Range> {
+    fn next(&mut self, stops: &dyn Fn() -> bool) -> Result<Option<Range>> {
         loop {
             if let Some(range) = self.batch.next() {
-                return Some(range);
+                return Ok(Some(range));
             }
-            self.batch = self.ranges.recv().ok()?.into_iter();
+            if stops() {
+                return Err(RedactError::Stopped);
+            }
+            match self.ranges.recv_timeout(LOOK) {
+                Ok(batch) => self.batch = batch.into_iter(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
         }
     }
 }
@@ -196,44 +222,50 @@ impl Merge {
     }
 
     /// Puts the next range of a walk to its front; false if the walk has ended.
-    fn pull(&mut self, index: usize) -> bool {
+    fn pull(&mut self, index: usize, stops: &dyn Fn() -> bool) -> Result<bool> {
         let (Some(front), Some(now)) = (self.fronts.get_mut(index), self.ranges.get_mut(index))
         else {
-            return false;
+            return Ok(false);
         };
         self.starts.remove(&(now.0, index));
         self.ends.remove(&(now.1, index));
-        let Some(range) = front.next() else { return false };
+        let Some(range) = front.next(stops)? else { return Ok(false) };
         *now = range;
         self.starts.insert((range.0, index));
         self.ends.insert((range.1, index));
-        true
+        Ok(true)
     }
 
-    /// Hands on what lies in a range of each walk.
-    fn run<E>(
+    /// Hands on what lies in a range of each walk. Returns the walk that has ended.
+    fn run<E: From<RedactError>>(
         mut self,
+        stops: &dyn Fn() -> bool,
         mut take: impl FnMut(Range) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        if !(0..self.fronts.len()).all(|index| self.pull(index)) {
-            return Ok(());
+    ) -> std::result::Result<usize, E> {
+        for index in 0..self.fronts.len() {
+            if !self.pull(index, stops)? {
+                return Ok(index);
+            }
         }
         while let (Some((start, _)), Some((end, index))) = (self.starts.last(), self.ends.first()) {
             let (start, end, index) = (*start, *end, *index);
             if start < end {
                 take((start, end))?;
             }
-            if !self.pull(index) {
-                break;
+            if !self.pull(index, stops)? {
+                return Ok(index);
             }
         }
-        Ok(())
+        // There is no walk.
+        Ok(0)
     }
 }
 
 /// What a snapshot changed (`redact_cb`).
-struct Changed {
+struct Changed<'a> {
     put: SyncSender<Vec<Range>>,
+    /// Nobody waits for it.
+    over: &'a AtomicBool,
     batch: Vec<Range>,
     /// The last range, which may grow.
     open: Option<Range>,
@@ -242,12 +274,18 @@ struct Changed {
     from: At,
     /// Objects that wait to be deleted.
     deleted: BTreeSet<u64>,
+    /// Indirect blocks that were met: of the meta dnode, and of the object.
+    seen: [HashSet<Dva>; 2],
 }
 
 /// A walk ends: for an error, or because nobody waits for it.
 type Stop = Option<Error>;
 
-impl Changed {
+impl Changed<'_> {
+    fn check_over(&self) -> std::result::Result<(), Stop> {
+        if self.over.load(Ordering::Relaxed) { Err(None) } else { Ok(()) }
+    }
+
     /// Adds a range. What lies before the place to begin, or was added already, is left out.
     fn range(&mut self, (start, end): Range) -> std::result::Result<(), Stop> {
         let start = start.max(self.from);
@@ -279,7 +317,7 @@ impl Changed {
     }
 }
 
-impl Visitor for Changed {
+impl Visitor for Changed<'_> {
     type Stop = Stop;
 
     fn wants(&self, bp: &BlockPointer) -> bool {
@@ -287,11 +325,14 @@ impl Visitor for Changed {
     }
 
     fn free_slot(&mut self, number: u64) -> std::result::Result<(), Stop> {
+        self.check_over()?;
         self.objects(number, number.saturating_add(1))
     }
 
     fn object(&mut self, tree: &Tree<'_>, _: ByteOrder) -> std::result::Result<bool, Stop> {
+        self.check_over()?;
         if !self.deleted.contains(&tree.object) {
+            self.seen[1].clear();
             return Ok(true);
         }
         self.objects(tree.object, behind(tree)).map(|()| false)
@@ -303,9 +344,14 @@ impl Visitor for Changed {
     }
 
     fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Stop> {
+        self.check_over()?;
         let (object, (first, end)) = (place.tree.object, place.span());
         let is_hole = place.node.bp.is_hole();
         if place.node.blkid == SPILL_BLKID || place.leads_on() {
+            let twice = |dva| !self.seen[usize::from(object != META_DNODE)].insert(dva);
+            if place.node.level > 0 && place.node.bp.dva(0).is_some_and(twice) {
+                return Err(Some(place.linked_twice()));
+            }
             return Ok(true);
         }
         match object {
@@ -344,20 +390,29 @@ fn unlinked(objset: &Arc<ObjectSet>) -> cenote_dmu::Result<BTreeSet<u64>> {
     Ok(entries.iter().filter_map(|entry| entry.u64()).collect())
 }
 
-/// Walks a snapshot (`redact_traverse_thread`).
+/// Walks a snapshot, beside `walks` in all (`redact_traverse_thread`).
 fn walk(
-    objset: &Arc<ObjectSet>,
-    after: u64,
+    (objset, after): (&Arc<ObjectSet>, u64),
     from: Option<Mark>,
-    put: SyncSender<Vec<Range>>,
+    walks: usize,
+    (put, over): (SyncSender<Vec<Range>>, &AtomicBool),
 ) -> Result<()> {
     let deleted = unlinked(objset)?;
     let begin = from.map_or((1, 0), |from| (from.object, from.blkid));
-    let mut changed = Changed { put, batch: Vec::new(), open: None, after, from: begin, deleted };
+    let mut changed = Changed {
+        put,
+        over,
+        batch: Vec::new(),
+        open: None,
+        after,
+        from: begin,
+        deleted,
+        seen: Default::default(),
+    };
     // The slots of a dnode before the place may hold it.
     let start = |from: Mark| Mark { object: (from.object / DNODES * DNODES).max(1), blkid: 0 };
-    let mut walk = Traversal::new(objset.store(), objset.id(), from.map(start), &mut changed);
-    let walked = walk.objects(objset.phys()).map_err(|Stopped { why, .. }| why);
+    let walk = Traversal::new(objset.store(), objset.id(), from.map(start), &mut changed);
+    let walked = walk.one_of(walks).objects(objset.phys()).map_err(|Stopped { why, .. }| why);
     match walked.and_then(|()| changed.finish()) {
         Ok(()) | Err(None) => Ok(()),
         Err(Some(why)) => Err(why.into()),

@@ -51,6 +51,19 @@ impl Dsl {
         RedactionList::decode(&Bytes::new(&data, spill.order, WHAT)).map_err(decode)
     }
 
+    /// The place behind the last entry of the redaction list in object `number`; `None`: it has none. What lies behind it is
+    /// in no entry, whatever the list says of where to go on: what OpenZFS writes there lies within an entry that it has not
+    /// written.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn redaction_end(&self, number: u64) -> Result<Option<Mark>> {
+        let mut entries = self.redaction_entries(number, None)?;
+        entries.next = entries.count.saturating_sub(1);
+        let last = entries.read_next()?;
+        Ok(last.map(|entry| Mark { object: entry.object, blkid: entry.end() }))
+    }
+
     /// The entries of the redaction list in object `number`, from `from` on.
     ///
     /// # Errors

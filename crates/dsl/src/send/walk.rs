@@ -15,10 +15,10 @@
 
 use super::redact::{At, Fate, Lists, Piece};
 use super::{Params, Result, SendError, max_objects, raw};
-use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
+use crate::traverse::{self, DNODES, Mark, Place, Stopped, Traversal, Visitor};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::objset::META_DNODE;
-use cenote_dmu::{Error, ObjectSet, Seek, Tree};
+use cenote_dmu::{Error, ObjectSet, Tree};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::crypt::Seal;
@@ -132,29 +132,16 @@ impl<'a> Walk<'a> {
             Err(Error::NoObject { .. }) => return Ok(()),
             found => found?,
         };
-        let (kind, size) = (object.dnode().kind, object.dnode().block_size.max(1));
+        let objset = self.objset;
         let end = end.min(object.dnode().max_block.saturating_add(1));
-        let mut at = first;
-        while at < end {
-            let Some(offset) = at.checked_mul(size) else { return Ok(()) };
-            let data = object.seek(offset, Seek::Data)?.map_or(end, |data| data / size).min(end);
-            if data > at {
-                let length = (data - at).saturating_mul(size);
-                self.push(Item::Free { object: number, offset, length })?;
-                at = data;
-                continue;
-            }
-            let bp = object.block_pointer(0, at)?;
-            match bp.is_redacted() {
-                true => self.left_out(number, (at, at + 1), size)?,
-                false => {
-                    let data = Data { object: number, kind, blkid: at, offset, bp };
-                    self.push(Item::Data(data))?;
-                }
-            }
-            at += 1;
+        let resume = Some(Mark { object: number, blkid: first });
+        let mut again = Again { walk: self, first, end, seen: HashSet::new() };
+        let walk = Traversal::new(objset.store(), objset.id(), resume, &mut again);
+        // Entries are short: little is read ahead.
+        match walk.one_of(traverse::AHEAD_BLOCKS).dnode(number, object.dnode()) {
+            Err(Stopped { why: Some(why), .. }) => Err(why),
+            Ok(()) | Err(Stopped { why: None, .. }) => Ok(()),
         }
-        Ok(())
     }
 
     /// A hole, or a block of data.
@@ -312,8 +299,7 @@ impl Visitor for Walk<'_> {
         if place.leads_on() {
             let twice = |dva| !self.seen[usize::from(!is_meta)].insert(dva);
             if node.level > 0 && node.bp.dva(0).is_some_and(twice) {
-                let why = format!("block {} of level {} is linked twice", node.blkid, node.level);
-                return Err(tree.corrupt(why).into());
+                return Err(place.linked_twice().into());
             }
         } else if place.is_spill() {
             if !node.bp.is_hole() && !is_meta {
@@ -333,5 +319,71 @@ impl Visitor for Walk<'_> {
 
     fn damaged(&mut self, _: Bookmark, _: &BlockPointer, why: Error) -> Result<()> {
         Err(why.into())
+    }
+}
+
+/// Sends some blocks of an object, changed or not.
+struct Again<'w, 'a> {
+    walk: &'w mut Walk<'a>,
+    first: u64,
+    /// The block behind the last one.
+    end: u64,
+    /// Indirect blocks that were met.
+    seen: HashSet<Dva>,
+}
+
+impl Again<'_, '_> {
+    /// Holes and data: as much of them as is to be sent.
+    fn block(&mut self, place: &Place<'_>) -> Result<()> {
+        let Place { tree, node } = place;
+        let (object, dnode, (first, end)) = (tree.object, tree.dnode, place.span());
+        let (first, end) = (first.max(self.first), end.min(self.end));
+        let Some(offset) = first.checked_mul(dnode.block_size) else { return Ok(()) };
+        let length = end.saturating_sub(first).saturating_mul(dnode.block_size);
+        if length == 0 {
+            return Ok(());
+        }
+        if !node.bp.is_hole() {
+            tree.check_node(node)?;
+        }
+        self.walk.push(match &node.bp {
+            bp if bp.is_hole() => Item::Free { object, offset, length },
+            bp if bp.is_redacted() => Item::Redact { object, offset, length },
+            bp => Item::Data(Data { object, kind: dnode.kind, blkid: first, offset, bp: *bp }),
+        })
+    }
+}
+
+impl Visitor for Again<'_, '_> {
+    /// Nothing: all was sent.
+    type Stop = Option<SendError>;
+
+    fn wants(&self, _: &BlockPointer) -> bool {
+        true
+    }
+
+    fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Self::Stop> {
+        if place.is_spill() {
+            return Ok(false);
+        }
+        if place.span().0 >= self.end {
+            return Err(None);
+        }
+        if !place.leads_on() {
+            return self.block(place).map(|()| true).map_err(Some);
+        }
+        match place.node.bp.dva(0).is_none_or(|dva| self.seen.insert(dva)) {
+            true => Ok(true),
+            false => Err(Some(place.linked_twice().into())),
+        }
+    }
+
+    fn damaged(
+        &mut self,
+        _: Bookmark,
+        _: &BlockPointer,
+        why: Error,
+    ) -> std::result::Result<(), Self::Stop> {
+        Err(Some(why.into()))
     }
 }

@@ -112,6 +112,11 @@ pub(super) fn free(tx: &mut Tx<'_>, bookmark: &BookmarkPhys) -> Result<()> {
     if bookmark.redaction == 0 {
         return Ok(());
     }
+    // A damaged bookmark frees nothing else.
+    let kind = tx.view(bookmark.redaction)?.dnode().kind;
+    if kind != WORDS_METADATA {
+        return Err(corrupt(bookmark.redaction, format!("a redaction list of type {}", kind.0)));
+    }
     if tx.mos.dnode_with_spill(bookmark.redaction)?.1 {
         features::decrement(tx, SPILL)?;
     }

@@ -6,7 +6,7 @@
 //!                                                                └─> sync task: the list is complete
 //! ```
 //!
-//! The list says where it goes on, so that a redaction that was interrupted is taken up by the next one of the same names.
+//! A redaction that was interrupted is taken up by the next one of the same names, behind the last entry of the list.
 //!
 //! Invariants: nothing that is read is destroyed meanwhile: snapshots and the list have long holds. What a list has is
 //! all that there is before the place where it goes on. One of other snapshots is not taken up. A list has one maker, which
@@ -18,7 +18,6 @@ use crate::long_hold::{Holder, LongHold};
 use crate::{EngineError, SpaceCheck};
 use cenote_dmu::outside::Time;
 use cenote_dsl::redaction::{Found, RedactError};
-use cenote_dsl::traverse::Mark;
 use cenote_dsl::write::bookmarks::{self, Made};
 use cenote_dsl::write::{DslWriteError, redaction};
 use cenote_dsl::{Dataset, DatasetKind};
@@ -72,6 +71,9 @@ pub enum RedactRefused {
     /// The names are of several pools.
     #[error("potentially invalid redaction snapshot; full dataset names required")]
     Pools,
+    /// A snapshot is encrypted, and its key is not loaded.
+    #[error("key of '{0}' is not loaded")]
+    NoKey(String),
     /// The user gave up; what was found is kept.
     #[error("interrupted; the same command goes on from there")]
     Interrupted,
@@ -91,6 +93,8 @@ struct Making {
     /// What it says of itself.
     known: RedactionList,
     permit: Permit,
+    /// Where the last piece that was found says to go on.
+    next: (u64, u64),
     /// Entries that are not written yet.
     entries: Vec<RedactBlocks>,
     /// When some were written last.
@@ -122,11 +126,21 @@ impl Changes {
             !new.by.get(at + 1..).unwrap_or_default().contains(name)
         };
         names.extend(new.by.iter().enumerate().filter(last).map(|(_, name)| name.clone()));
+        if names.len() > redaction::MAX_SNAPS + 1 {
+            return Err(RedactRefused::TooMany);
+        }
         let (_holds, found) = self.held_snapshots(&names, holder)?;
         let Some((snapshot, by)) = found.split_first() else {
             return Err(RedactRefused::NoSnapshots(names));
         };
-        self.engine.pool().dsl().check_redaction(snapshot, by)?;
+        let pool = self.engine.pool();
+        pool.dsl().check_redaction(snapshot, by)?;
+        for dataset in &found {
+            let key = pool.dsl().is_key_loaded(dataset).map_err(RedactError::from)?;
+            if key == Some(false) {
+                return Err(RedactRefused::NoKey(dataset.name.clone()));
+            }
+        }
         let guids: Vec<u64> = by.iter().map(|snapshot| snapshot.ds.guid).collect();
         let list = self.begin_redaction(permit, new, (snapshot, guids))?;
         let held = self.engine.make_list(list, holder.clone());
@@ -135,19 +149,21 @@ impl Changes {
         if known.is_complete() {
             return Err(RedactRefused::Exists(new.bookmark.clone()));
         }
-        let from = Some(known.last).filter(|from| *from != (0, 0));
         let (entries, written) = (Vec::new(), self.engine.clock().now());
-        let mut making = Making { list, known, permit, entries, written };
+        let next = known.last;
+        let mut making = Making { list, known, permit, next, entries, written };
         let pool = self.engine.pool();
-        let from = from.map(|(object, blkid)| Mark { object, blkid });
-        pool.dsl().find_redaction(snapshot, by, from, |found| {
-            let stops = stops();
-            self.note_found(&mut making, found, stops)?;
-            match stops && found.next != RedactionList::COMPLETE {
-                true => Err(RedactRefused::Interrupted),
-                false => Ok(()),
+        let from = pool.dsl().redaction_end(list).map_err(RedactError::from)?;
+        let found = pool.dsl().find_redaction((snapshot, by), from, stops, |found| {
+            self.note_found(&mut making, found)
+        });
+        match found {
+            Err(RedactRefused::Redact(RedactError::Stopped)) => {
+                self.write_found(&mut making)?;
+                Err(RedactRefused::Interrupted)
             }
-        })
+            found => found,
+        }
     }
 
     /// Finds snapshots, and keeps them from being destroyed.
@@ -240,19 +256,22 @@ impl Changes {
     }
 
     /// Takes note of a piece that was found, and writes what there is each second (`update_redaction_list`).
-    fn note_found(&self, making: &mut Making, found: Found, stops: bool) -> Result<()> {
+    fn note_found(&self, making: &mut Making, found: Found) -> Result<()> {
         let clock = self.engine.clock();
         making.entries.extend(found.entry);
+        making.next = found.next;
         let complete = found.next == RedactionList::COMPLETE;
         let due = clock.since(making.written) >= INTERVAL || making.entries.len() >= WAITING;
-        if !complete && !due && !stops {
-            return Ok(());
-        }
+        if complete || due { self.write_found(making) } else { Ok(()) }
+    }
+
+    fn write_found(&self, making: &mut Making) -> Result<()> {
+        let (clock, next) = (self.engine.clock(), making.next);
         let entries = std::mem::take(&mut making.entries);
         let (list, known) = (making.list, making.known.clone());
         let blocks = 2 + (entries.len() * cenote_format::redaction::ENTRY_SIZE / BLOCK) as u64;
         let change = move |context: &mut crate::SyncContext<'_>| {
-            Ok(Ok(redaction::append(&mut context.tx, list, &known, &entries, found.next)?))
+            Ok(Ok(redaction::append(&mut context.tx, list, &known, &entries, next)?))
         };
         // The list is there under whatever name: it is held.
         let limits = (SpaceCheck::Normal, blocks);
