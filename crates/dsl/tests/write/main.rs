@@ -422,7 +422,7 @@ impl Rig {
             source = bookmarks::Source::Bookmark(head.object, other.name.clone());
             (guid, txg, blocks) = (other.guid, other.txg, other.blocks.clone());
         }
-        assert_eq!(bookmarks::create(tx, head.object, &name, &source).unwrap(), txg);
+        assert_eq!(bookmarks::create(tx, head.object, &name, &source).unwrap().txg, txg);
         let again = bookmarks::create(tx, head.object, &name, &source);
         assert!(matches!(again, Err(DslWriteError::Exists)));
         head.bookmarks.push(Bookmark { name, guid, txg, blocks });
