@@ -77,6 +77,7 @@
 #include <sys/zap.h>
 #include <sys/zfeature.h>
 #include <sys/zil.h>
+#include <sys/zio_checksum.h>
 #include <sys/zthr.h>
 /* Debian's headers leave out what this is. */
 typedef struct dmu_replay_record dmu_replay_record_t;
@@ -113,10 +114,11 @@ extern unsigned long metaslab_force_ganging;
 
 #define	CHUNK	(128 << 10)
 #define	MAX_WORDS	8
-/* How large a label is, where it has its config, and how long that may be. */
+/* How large a label is, where its config is with its checksum (vdev_phys_t), and how long they may be. */
 #define	LABEL_SIZE	((off_t)256 << 10)
-#define	CONFIG_AT	(16 << 10)
-#define	CONFIG_SIZE	((112 << 10) - 40)
+#define	PHYS_AT		(16 << 10)
+#define	PHYS_SIZE	(112 << 10)
+#define	CONFIG_SIZE	(PHYS_SIZE - 40)
 
 static char *pool;
 static char **files;
@@ -264,23 +266,39 @@ create(const char *kind)
 	return (spa_create(pool, root, props, NULL, NULL));
 }
 
-/* The config in the first label of a file that has one: a crash may have torn those that were being written. */
+/* Whether the bytes of a label, read at this offset, are those that were written: a crash may have torn them. */
+static boolean_t
+is_whole(char *phys, uint64_t offset)
+{
+	zio_eck_t *eck = (zio_eck_t *)(phys + PHYS_SIZE) - 1;
+	zio_cksum_t stored = eck->zec_cksum, actual;
+	abd_t *abd;
+
+	ZIO_SET_CHECKSUM(&eck->zec_cksum, offset, 0, 0, 0);
+	abd = abd_get_from_buf(phys, PHYS_SIZE);
+	abd_checksum_SHA256(abd, PHYS_SIZE, NULL, &actual);
+	abd_free(abd);
+	return (eck->zec_magic == ZEC_MAGIC && ZIO_CHECKSUM_EQUAL(stored, actual));
+}
+
+/* The config in the first label of a file that is whole. */
 static nvlist_t *
 label_of(const char *file)
 {
-	char *packed = malloc(CONFIG_SIZE);
+	char *phys = malloc(PHYS_SIZE);
 	nvlist_t *config = NULL;
 	int fd = open(file, O_RDONLY);
 	off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END) / LABEL_SIZE * LABEL_SIZE;
 	off_t at[] = { 0, LABEL_SIZE, size - 2 * LABEL_SIZE, size - LABEL_SIZE };
 
 	for (int l = 0; size >= 4 * LABEL_SIZE && l < 4 && config == NULL; l++)
-		if (pread(fd, packed, CONFIG_SIZE, at[l] + CONFIG_AT) != CONFIG_SIZE ||
-		    nvlist_unpack(packed, CONFIG_SIZE, &config, 0) != 0)
+		if (pread(fd, phys, PHYS_SIZE, at[l] + PHYS_AT) != PHYS_SIZE ||
+		    !is_whole(phys, at[l] + PHYS_AT) ||
+		    nvlist_unpack(phys, CONFIG_SIZE, &config, 0) != 0)
 			config = NULL;
 	if (fd >= 0)
 		close(fd);
-	free(packed);
+	free(phys);
 	return (config);
 }
 
