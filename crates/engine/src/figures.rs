@@ -197,8 +197,10 @@ impl Counters {
 
 /// What was read since `begun`. The reads of a vdev that has left meanwhile are in neither: where they were most of all, none are told.
 fn read_since(now: Amount, begun: Amount) -> Amount {
-    let more = |now: u64, begun: u64| now.checked_sub(begun).unwrap_or(0);
-    Amount { count: more(now.count, begun.count), bytes: more(now.bytes, begun.bytes) }
+    Amount {
+        count: now.count.saturating_sub(begun.count),
+        bytes: now.bytes.saturating_sub(begun.bytes),
+    }
 }
 
 /// Collects the figures of a group that is being written.
