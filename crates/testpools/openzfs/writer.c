@@ -710,14 +710,18 @@ leave(uint64_t file)
 static uint64_t
 rebuilt_bytes(spa_t *spa, boolean_t *active)
 {
-	vdev_t *root = spa->spa_root_vdev;
+	vdev_t *root;
 	uint64_t bytes = 0;
 
+	/* The tree changes when a rebuild ends. */
+	spa_config_enter(spa, SCL_VDEV, FTAG, RW_READER);
+	root = spa->spa_root_vdev;
 	*active = vdev_rebuild_active(root);
 	for (uint64_t i = 0; i < root->vdev_children; i++)
 		bytes += *(volatile uint64_t *)
 		    &root->vdev_child[i]->vdev_rebuild_config.
 		    vr_pass_bytes_issued;
+	spa_config_exit(spa, SCL_VDEV, FTAG);
 	return (bytes);
 }
 
