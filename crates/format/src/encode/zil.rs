@@ -179,7 +179,9 @@ fn append_write(out: &mut Vec<u8>, write: &Write<'_>, may_have_data: bool) -> Re
     push_words(out, &[object, offset, length, block_offset]);
     push_words(out, &block.0);
     debug_assert_eq!(out.len(), WRITE_SIZE);
-    out.extend(data.into_iter().flatten());
+    if let Some(data) = data {
+        out.extend_from_slice(data);
+    }
     Ok(())
 }
 
