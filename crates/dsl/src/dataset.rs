@@ -15,6 +15,7 @@ use cenote_format::dsl::{
     BookmarkPhys, DS_FLAG_CI_DATASET, DS_FLAG_DEFER_DESTROY, DS_FLAG_INCONSISTENT, DslDatasetPhys,
     DslDirPhys,
 };
+use cenote_format::redaction::REDACTED;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ const DATASET_FEATURES: [&str; 15] = [
     "org.illumos:sha512",
     "org.illumos:skein",
     "org.illumos:edonr",
-    "com.delphix:redacted_datasets",
+    REDACTED,
     "org.zfsonlinux:userobj_accounting",
     "com.datto:encryption",
     "org.zfsonlinux:project_quota",

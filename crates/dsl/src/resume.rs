@@ -5,6 +5,7 @@
 
 use crate::{Dataset, Dsl};
 use cenote_dmu::Result;
+use cenote_format::redaction::REDACTED;
 use cenote_format::stream::token::Token;
 
 /// Guid of the snapshot that the stream starts from; absent for a full stream.
@@ -29,8 +30,6 @@ pub const COMPRESSED: &str = "com.delphix:resume_compressok";
 pub const RAW: &str = "com.datto:resume_rawok";
 /// Guids of the snapshots of a redaction bookmark.
 pub const BOOK_REDACT_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
-/// Guids of the snapshots that a dataset is redacted by.
-const REDACTED: &str = "com.delphix:redacted_datasets";
 /// All fields that go when a receive is done.
 pub const ALL: [&str; 11] = [
     FROM_GUID,

@@ -1,6 +1,6 @@
 //! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
 //!
-//! Invariants: a group takes over what it writes once, and has it until it is on disk. What it has destroyed is held by nobody.
+//! Invariants: a group takes over what it writes once, and has it until it is on disk. No long hold is on a dataset that it has destroyed.
 
 #[cfg(test)]
 mod held_tests;

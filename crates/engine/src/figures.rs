@@ -195,7 +195,7 @@ impl Counters {
     }
 }
 
-/// What was read since `begun`. The reads of a vdev that has left meanwhile are in neither: where they were most of all, none are told.
+/// What was read since `begun`. If a vdev has left since then, `begun` has its reads and `now` has not: the figure is too low, or 0.
 fn read_since(now: Amount, begun: Amount) -> Amount {
     Amount {
         count: now.count.saturating_sub(begun.count),

@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::hold_list`], for a list that is made: nobody else makes it meanwhile.
+    /// As [`Engine::hold_list`], for its maker: a list has one at a time.
     ///
     /// # Errors
     /// `Busy`: it is being made already; those of [`Engine::hold_list`].

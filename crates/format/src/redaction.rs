@@ -14,6 +14,9 @@
 use crate::{Bytes, DecodeError, MAX_BLOCK, Result, SECTOR, SECTOR_SHIFT};
 
 const WHAT: &str = "redaction list";
+/// Feature of datasets of which data was left out (`SPA_FEATURE_REDACTED_DATASETS`), and the field in which such a dataset has the guids of
+/// the snapshots that it is redacted by.
+pub const REDACTED: &str = "com.delphix:redacted_datasets";
 /// Bytes of an entry.
 pub const ENTRY_SIZE: usize = 32;
 /// Bytes before the guids.

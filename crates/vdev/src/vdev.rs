@@ -546,7 +546,7 @@ impl Vdev {
     }
 
     /// Bytes allocated for a block of `psize` bytes that was born in `txg`: with parity and padding of RAID-Z or dRAID,
-    /// rounded up to sectors (`vdev_psize_to_asize_txg`); the last of all numbers if there is none for it: then it fits nowhere.
+    /// rounded up to sectors (`vdev_psize_to_asize_txg`); `u64::MAX`, which fits nowhere, where no number is large enough.
     pub fn psize_to_asize(&self, psize: u64, txg: u64) -> u64 {
         let below = self.children.iter().map(|c| c.psize_to_asize(psize, txg)).max().unwrap_or(0);
         let own = match (self.geometry_in(&self.widths(), txg), &self.draid) {

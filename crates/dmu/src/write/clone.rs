@@ -42,7 +42,7 @@ pub fn is_clonable(bp: &BlockPointer) -> bool {
     }
     let data = bp.level() == 0 && !DmuType(bp.object_type()).is_metadata();
     let whole = match bp.is_embedded() {
-        // What was left out is an error for who reads it, and is nothing that a copy could have.
+        // Reading redacted data fails, so a copy of it would have to fail as well.
         true => !bp.uses_crypt() && !bp.is_redacted(),
         false => !bp.is_dedup() && !bp.is_gang(),
     };

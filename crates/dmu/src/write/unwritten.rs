@@ -69,7 +69,7 @@ impl Protection {
         self.key().map_or(cenote_format::MAX_BLOCK, |key| key.key().suite().max_block())
     }
 
-    /// How blocks of dnodes are protected that were changed. From now on there are none of these.
+    /// Takes out how changed blocks of dnodes are protected.
     pub(super) fn take_seals(&mut self) -> BTreeMap<u64, Seal> {
         match self {
             Protection::Received(received) => std::mem::take(&mut received.seals),

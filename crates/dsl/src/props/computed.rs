@@ -21,13 +21,13 @@ use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, ZBM_FLAG_HAS_FBN};
+use cenote_format::redaction::REDACTED;
 
 /// Fields of a zapified directory (`DD_FIELD_*`).
 const FILESYSTEM_COUNT: &str = "com.joyent:filesystem_count";
 const SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
 const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
-/// Fields of a zapified dataset: guids of redaction snapshots, of the set of IVs.
-const REDACTED: &str = "com.delphix:redacted_datasets";
+/// Field of a zapified dataset: the guid of the set of IVs.
 const IVSET_GUID: &str = "com.datto:ivset_guid";
 /// Values of `keystatus`.
 const KEY_UNAVAILABLE: u64 = 1;

@@ -156,7 +156,7 @@ impl Dsl {
             let mut entries =
                 Entries { objset: &objset, object: None, open: None, take: &mut take };
             let merged = Merge::new(fronts).run(stops, |range| entries.range(range));
-            // Walks that go on have nobody who waits for them.
+            // The walks that are left stop: no thread receives their ranges any more.
             over.store(true, Ordering::Relaxed);
             let mut walked = Vec::new();
             for walk in walks {
@@ -264,7 +264,7 @@ impl Merge {
 /// What a snapshot changed (`redact_cb`).
 struct Changed<'a> {
     put: SyncSender<Vec<Range>>,
-    /// Nobody waits for it.
+    /// No thread receives its ranges any more.
     over: &'a AtomicBool,
     batch: Vec<Range>,
     /// The last range, which may grow.
@@ -278,7 +278,7 @@ struct Changed<'a> {
     seen: [HashSet<Dva>; 2],
 }
 
-/// A walk ends: for an error, or because nobody waits for it.
+/// Why a walk ends: an error; `None`: no thread receives its ranges any more.
 type Stop = Option<Error>;
 
 impl Changed<'_> {

@@ -21,12 +21,10 @@ pub use find::{Found, RedactError};
 use crate::traverse::Mark;
 use crate::{Dataset, Dsl};
 use cenote_dmu::{Error, Object, Result};
-use cenote_format::redaction::{ENTRY_SIZE, RedactBlocks, RedactionList};
+use cenote_format::redaction::{ENTRY_SIZE, REDACTED, RedactBlocks, RedactionList};
 use cenote_format::{ByteOrder, Bytes};
 
 const WHAT: &str = "redaction list";
-/// Feature of datasets of which data was left out.
-const REDACTED: &str = "com.delphix:redacted_datasets";
 
 impl Dsl {
     /// Guids of the snapshots that a dataset is redacted by; `None`: it is not redacted.

@@ -14,6 +14,7 @@ use super::{DslWriteError, Result, Tx, directory};
 use cenote_dmu::write::ZapMut;
 use cenote_format::encode::zap::Value;
 use cenote_format::features::{FEATURES, Feature, by_guid, counted};
+use cenote_format::redaction::REDACTED;
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
@@ -147,9 +148,6 @@ pub fn activate_dataset_feature(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Res
 pub fn is_used_by(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Result<bool> {
     Ok(tx.field(ds_obj, guid)?.is_some())
 }
-
-/// Feature of datasets of which data was left out.
-pub(super) const REDACTED: &str = "com.delphix:redacted_datasets";
 
 /// Guids of the snapshots that a dataset is redacted by; `None`: it is not redacted
 /// (`dsl_dataset_get_uint64_array_feature`).

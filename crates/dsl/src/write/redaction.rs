@@ -20,7 +20,7 @@ const SPILL: &str = "com.delphix:redaction_list_spill";
 /// Bytes of a bonus buffer (`dmu_bonus_max`).
 const BONUS: usize = 320;
 /// Bytes of a block of a list (`SPA_OLD_MAXBLOCKSIZE`).
-const BLOCK: u64 = 128 << 10;
+pub const BLOCK: u64 = 128 << 10;
 /// Most snapshots by which there is a list: what is received by it names them in an entry of a ZAP
 /// (`ZAP_MAXVALUELEN`).
 pub const MAX_SNAPS: usize = 1024;

@@ -30,8 +30,6 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Entries that wait to be written at most.
 const WAITING: usize = 1 << 16;
-/// Bytes of a block of the list.
-const BLOCK: usize = 128 << 10;
 
 /// What is to be redacted, and by what.
 #[derive(Clone, Debug)]
@@ -255,7 +253,7 @@ impl Changes {
         done?
     }
 
-    /// Takes note of a piece that was found, and writes what there is each second (`update_redaction_list`).
+    /// Takes note of a piece that was found, and writes those that wait each second (`update_redaction_list`).
     fn note_found(&self, making: &mut Making, found: Found) -> Result<()> {
         let clock = self.engine.clock();
         making.entries.extend(found.entry);
@@ -269,7 +267,8 @@ impl Changes {
         let (clock, next) = (self.engine.clock(), making.next);
         let entries = std::mem::take(&mut making.entries);
         let (list, known) = (making.list, making.known.clone());
-        let blocks = 2 + (entries.len() * cenote_format::redaction::ENTRY_SIZE / BLOCK) as u64;
+        let bytes = (entries.len() * cenote_format::redaction::ENTRY_SIZE) as u64;
+        let blocks = 2 + bytes / redaction::BLOCK;
         let change = move |context: &mut crate::SyncContext<'_>| {
             Ok(Ok(redaction::append(&mut context.tx, list, &known, &entries, next)?))
         };

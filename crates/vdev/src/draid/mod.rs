@@ -130,8 +130,8 @@ impl Shape {
         self.width() << ashift
     }
 
-    /// Bytes that a block of `psize` bytes takes (`vdev_draid_psize_to_asize`); the last of all numbers if there is none for it: then it
-    /// fits nowhere.
+    /// Bytes that a block of `psize` bytes takes (`vdev_draid_psize_to_asize`); `u64::MAX`, which
+    /// fits nowhere, where no number is large enough.
     pub fn psize_to_asize(&self, psize: u64, ashift: u32) -> u64 {
         psize.div_ceil(self.ndata << ashift).max(1).saturating_mul(self.line(ashift))
     }

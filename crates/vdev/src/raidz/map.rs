@@ -68,7 +68,7 @@ impl Geometry {
     }
 
     /// Bytes that a block of `psize` bytes takes: data, parity and skipped sectors
-    /// (`vdev_raidz_psize_to_asize`); the last of all numbers if there is none for it: then it fits nowhere.
+    /// (`vdev_raidz_psize_to_asize`); `u64::MAX`, which fits nowhere, where no number is large enough.
     pub(crate) fn asize(&self, psize: u64) -> u64 {
         let data = self.sectors(psize);
         let rows = data.div_ceil(self.columns - self.nparity);

@@ -28,10 +28,12 @@ use cenote_dsl::crypt::Keystore;
 use cenote_dsl::crypt::keydata::KeyData;
 use cenote_dsl::write::crypt::{self, Encryption, RawStart};
 use cenote_dsl::write::receive::{self, Resume};
+use cenote_dsl::write::redaction::MAX_SNAPS;
 use cenote_dsl::write::{DslWriteError, Tx, features, pool, swap};
 use cenote_dsl::{DatasetKind, resume};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::nvlist::NvList;
+use cenote_format::redaction::REDACTED;
 use cenote_format::stream::{
     Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, REDACT_FROM_SNAPS,
     REDACT_SNAPS, feature,
@@ -44,7 +46,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Features of a stream, and the pool's features that they need.
 const NEEDED: [(u64, &str); 9] = [
-    (feature::REDACTED, "com.delphix:redacted_datasets"),
+    (feature::REDACTED, REDACTED),
     (feature::RAW, "com.datto:encryption"),
     (feature::LZ4, "org.illumos:lz4_compress"),
     (feature::ZSTD, "org.freebsd:zstd_compress"),
@@ -56,8 +58,6 @@ const NEEDED: [(u64, &str); 9] = [
 ];
 /// The version of file systems whose streams say that they have system attributes.
 const SA_FILES: u64 = 5;
-/// Most snapshots that a dataset is redacted by: an entry of a ZAP has no more words (`ZAP_MAXVALUELEN`).
-const MAX_REDACT_SNAPS: usize = 1024;
 const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Features that a dataset uses from when it is received, whether it has such things or not.
 const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
@@ -264,7 +264,7 @@ impl Plan {
     /// is redacted itself is not marked as redacted; but the list tells, and what is received of it lacks as much.
     fn take_redaction(&mut self, list: &NvList) -> Result<()> {
         let guids = |name: &str| match list.u64s(name) {
-            Some(guids) if guids.len() > MAX_REDACT_SNAPS => {
+            Some(guids) if guids.len() > MAX_SNAPS => {
                 let why = format!("it is redacted by {} snapshots", guids.len());
                 Err(ReceiveError::Stream(why))
             }
