@@ -117,7 +117,7 @@ impl<'a> Assembly<'a> {
     ) -> Result<Abd, BlockError> {
         if !dva.gang {
             self.charge(bp, bp.psize())?;
-            return self.store.fetch_plain(bp, dva, self.at);
+            return self.store.fetch_plain(bp, dva, self.at, None);
         }
         let parts = self.parts(bp, dva, depth)?;
         let read = |part: &BlockPointer| self.any_copy(part, depth + 1);

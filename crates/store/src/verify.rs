@@ -43,6 +43,13 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     Ok(actual == expected)
 }
 
+/// Whether the half of a checksum that `bp` has may be satisfied by bytes that are wrong, as its function is not made to
+/// withstand that. Of fletcher4 both halves are sums that begin with the same word: one flipped bit in the last four bytes of a block
+/// changes either by the same amount, and what is left of both, folded together, is as it was in one of eight cases.
+pub(crate) fn is_weak(bp: &BlockPointer) -> bool {
+    is_half(bp) && Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| !kind.is_dedup())
+}
+
 /// Whether what carries its own checksum, and is named by `bp`, has half of it, as its MAC has the place of the other half.
 fn is_half(bp: &BlockPointer) -> bool {
     bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET
