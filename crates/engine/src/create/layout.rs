@@ -13,6 +13,7 @@ use super::{check, draid};
 use crate::space_write::plan::{plan, top_level_asize};
 use crate::tunables;
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
@@ -228,7 +229,7 @@ fn words(error: &io::Error) -> String {
 /// Opens all for writing and makes the config.
 fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateError> {
     let existing = spec.pool.and_then(|p| p.list("vdev_tree"));
-    let mut tops = existing.map(|t| config::children(t).to_vec()).unwrap_or_default();
+    let mut tops = existing.map_or_else(Vec::new, |tree| config::children(tree).to_vec());
     let mut guids: HashSet<u64> = HashSet::new();
     let pool_guid = match spec.pool {
         Some(pool) => config::number(pool, "pool_guid"),
@@ -489,7 +490,9 @@ fn best_shift(logical: u64, a: u64, b: u64) -> u64 {
 pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result<()> {
     for id in &prepared.new_tops {
         let Some(config) = pool.label(*id, 0) else { continue };
-        let tree = config.list("vdev_tree").cloned().unwrap_or_default();
+        let Some(tree) = config.list("vdev_tree").cloned() else {
+            broken(format_args!("the label of a new device of vdev {id} has no vdev"));
+        };
         let is_log = config::flag(&tree, "is_log");
         let mut result = Ok(());
         config::for_each_leaf(&tree, &mut |leaf| {
