@@ -72,7 +72,7 @@ use crate::error::{BlockError, Bookmark};
 use crate::keys::LoadedKey;
 use crate::pipeline::Store;
 use crate::tunables;
-use dedup::{Dedup, Tables};
+use dedup::Tables;
 use dva::DvaAllocation;
 use pack::{Physical, Ready, pack};
 use removed::Obsolete;
@@ -95,6 +95,18 @@ const WORTH_A_THREAD: usize = 64 << 10;
 /// Whether two blocks with the same checksum are the same (`ZCHECKSUM_FLAG_NOPWRITE`).
 pub fn is_strong(checksum: Checksum) -> bool {
     checksum.is_dedup() || checksum == Checksum::Edonr
+}
+
+/// Whether a block is deduplicated (`zp_dedup`, `zp_dedup_verify`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dedup {
+    /// It is not.
+    #[default]
+    Off,
+    /// Blocks with equal names are equal.
+    On,
+    /// Blocks with equal names are compared.
+    Verify,
 }
 
 /// How to write a block (`zio_prop_t`).
