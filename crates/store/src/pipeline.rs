@@ -706,6 +706,10 @@ impl Store {
     }
 
     fn remember(&self, error: &BlockError) {
+        // It is read by whoever asks for it once more.
+        if matches!(error, BlockError::NotHeld { .. }) {
+            return;
+        }
         let mismatch = matches!(error, BlockError::Checksum { .. });
         let birth = error.birth();
         self.note_unreadable(Unreadable { at: error.bookmark(), mismatch, birth });

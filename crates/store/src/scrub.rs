@@ -140,11 +140,7 @@ impl Store {
             let first = false;
             let size = bp.psize();
             let read = Read { bp: *bp, at, dva, size, header: false, part: false, first };
-            let voucher = read.voucher(self);
-            let verify = |data: &Abd| {
-                let vouched = |by: &Reader| self.is_vouched(bp, at, by, data);
-                self.is_right(bp, data) && voucher.as_ref().is_none_or(vouched)
-            };
+            let verify = |data: &Abd| self.is_right(bp, data);
             let checked = tree.check_many(&[read.request(&verify)]).pop();
             let is_wrong = checked.is_some_and(|Checked { block, faults, .. }| {
                 let wrong = matches!(block, Err(VdevError::Checksum { .. }));
@@ -230,7 +226,7 @@ impl Batch<'_> {
     }
 
     fn check(&mut self, reads: &[Read]) {
-        let done = self.checked(reads, |_| None);
+        let done = self.checked(reads, None);
         let is_doubted = |(read, checked): (&Read, &Checked)| self.is_doubted(read, checked);
         let doubted: Vec<bool> = reads.iter().zip(&done).map(is_doubted).collect();
         for ((read, checked), doubted) in reads.iter().zip(done).zip(doubted) {
@@ -243,11 +239,11 @@ impl Batch<'_> {
     }
 
     /// Reads, and tells what leaves have wrong or lack; by MACs where there is a voucher.
-    fn checked(&self, reads: &[Read], voucher: impl Fn(&Read) -> Option<Reader>) -> Vec<Checked> {
-        let expected = |read: &Read| read.expected(self.store).vouched_by(voucher(read));
+    fn checked(&self, reads: &[Read], voucher: Option<&Reader>) -> Vec<Checked> {
+        let expected = |read: &Read| read.expected(self.store).vouched_by(voucher.cloned());
         let expected: Vec<_> = reads.iter().map(expected).collect();
-        let verifiers: Vec<_> =
-            reads.iter().zip(&expected).map(|(read, copy)| read.accepter(copy)).collect();
+        let accepter = |(read, copy): (&Read, _)| read.accepter(copy, voucher.is_some());
+        let verifiers: Vec<_> = reads.iter().zip(&expected).map(accepter).collect();
         let requests: Vec<BlockRead<'_>> =
             reads.iter().zip(&verifiers).map(|(read, verify)| read.request(verify)).collect();
         let done = match self.func {
@@ -265,11 +261,16 @@ impl Batch<'_> {
     /// Whether what was found may be another block that satisfies the pointer: its MAC is wrong, or not all leaves have the same.
     fn is_doubted(&self, read: &Read, checked: &Checked) -> bool {
         let Checked { block: Ok(block), faults, .. } = checked else { return false };
-        if read.header || !verify::is_weak(&read.bp) {
+        // A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
+        if self.func == ScanFunc::Resilver || read.header || !verify::is_weak(&read.bp) {
             return false;
         }
         match read.voucher(self.store) {
-            Some(voucher) => !self.store.is_vouched(&read.bp, read.at, &voucher, block),
+            Some(voucher) => {
+                let (store, bp, at) = (self.store, &read.bp, read.at);
+                !store.is_vouched(bp, at, &voucher, block)
+                    || faults.iter().any(Fault::is_mismatch) && !is_padded(bp, block)
+            }
             None => faults.iter().any(Fault::is_mismatch),
         }
     }
@@ -278,9 +279,14 @@ impl Batch<'_> {
     fn beyond_doubt(&self, read: &Read, found: Checked) -> (Checked, bool) {
         let Checked { block, mut faults, left } = found;
         if let Some(voucher) = read.voucher(self.store) {
-            let again = self.checked(std::slice::from_ref(read), |_| Some(voucher.clone())).pop();
-            let gone = || Checked { block, faults, left };
-            return (again.unwrap_or_else(gone), true);
+            let again = self.checked(std::slice::from_ref(read), Some(&voucher)).pop();
+            let is_right = |b: &Abd| self.store.is_vouched(&read.bp, read.at, &voucher, b);
+            return match again {
+                Some(again) if again.block.is_ok() || !block.as_ref().is_ok_and(is_right) => {
+                    (again, true)
+                }
+                _ => (Checked { block, faults, left }, false),
+            };
         }
         if let Ok(first) = &block
             && self.is_ambiguous(read, first)
@@ -345,11 +351,17 @@ impl Batch<'_> {
     fn another_copy(&self, read: &Read) -> Option<Abd> {
         let Read { bp, at, dva, header, .. } = read;
         let mut others = bp.dvas().filter(|other| other != dva && !other.gang && !header);
-        let voucher = read.voucher(self.store);
+        let scrub = self.func == ScanFunc::Scrub;
+        let voucher = scrub.then(|| read.voucher(self.store)).flatten();
         let fetch = |other| self.store.fetch_plain(bp, other, *at, voucher.clone()).ok();
         // Their own faults are found by their own reads.
         others.find_map(|other| Store::attempt(|| fetch(other)).0)
     }
+}
+
+/// Whether nothing is wrong in what the MAC of an indirect block leaves out.
+fn is_padded(bp: &BlockPointer, data: &Abd) -> bool {
+    bp.level() == 0 || verify::is_padded(bp, data)
 }
 
 impl Read {
@@ -358,11 +370,15 @@ impl Read {
     }
 
     /// What tells the right bytes, as far as no handler wants it otherwise.
-    fn accepter<'a>(&self, copy: &'a Expected<'_>) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
+    fn accepter<'a>(
+        &self,
+        copy: &'a Expected<'_>,
+        padded: bool,
+    ) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
         let (bp, header) = (self.bp, self.header);
         move |data: &Abd| match header {
             true => verify::gang_header(&bp, &data.bytes()).is_some(),
-            false => copy.takes(data),
+            false => copy.takes(data) && (!padded || is_padded(&bp, data)),
         }
     }
 

@@ -275,8 +275,6 @@ pub(super) fn walk(
                 walk.found.seen += 1;
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
-                        // Without its key the halves of checksums that its pointers have are all there is to go by.
-                        let _ = view.dsl().map_key(now.ds, phys.dir);
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {
                             now.mark = at;
