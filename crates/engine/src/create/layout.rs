@@ -52,6 +52,15 @@ impl Prepared {
         self.devices.get(&guid).cloned()
     }
 
+    /// Deletes what a pool that was refused late has put into an object store: nobody else would.
+    pub(crate) fn erase_objects(&self) {
+        for growing in self.devices.values().filter_map(|device| device.growing()) {
+            if let Err(why) = growing.erase() {
+                tracing::warn!("objects of a pool that was not made are left: {why}");
+            }
+        }
+    }
+
     /// The transaction group that creates the vdevs is another one than was thought.
     pub(crate) fn set_txg(&mut self, txg: u64) {
         fn set(vdev: &mut NvList, txg: u64) {
