@@ -7,6 +7,7 @@
 
 mod common;
 
+use cenote_objects::{Address, Environment, Space, Tunables, connect};
 use cenote_teststore::{Fault, Server};
 use common::{Done, Session, UNUSED, can_mount};
 use std::fs;
@@ -90,7 +91,10 @@ fn a_pool_by_network() {
     host.run(&made).ok();
     // It is there once.
     let again = host.run(&format!("zpool create -m none other {device}")).fails(1);
-    assert!(again.contains("is part of active pool 'tank'") || again.contains("not empty"), "{again}");
+    assert!(
+        again.contains("is part of active pool 'tank'") || again.contains("not empty"),
+        "{again}"
+    );
     for n in 0..8 {
         fs::write(mnt.join(format!("file {n}")), bytes(n, 400_000)).unwrap();
     }
@@ -106,7 +110,10 @@ fn a_pool_by_network() {
     let list = host.run("zpool list -Hp -o name,health,free tank").ok();
     assert!(list.starts_with("tank\tONLINE\t"), "{list}");
     let iostat = host.run("zpool iostat --objects -v tank").ok();
-    assert!(iostat.contains("requests") && iostat.contains("put") && iostat.contains(&device), "{iostat}");
+    assert!(
+        iostat.contains("requests") && iostat.contains("put") && iostat.contains(&device),
+        "{iostat}"
+    );
     let refused = host.run("zpool iostat --objects -r tank").fails(2);
     assert!(refused.contains("isn't allowed with --objects"), "{refused}");
     let prometheus = host.run("txgs --prometheus tank").ok();
@@ -114,18 +121,25 @@ fn a_pool_by_network() {
     let puts = prometheus.lines().find_map(|line| line.strip_prefix(puts)).unwrap();
     assert!(puts.parse::<u64>().unwrap() > 3, "{puts}");
     assert!(host.run("txgs --fields").ok().contains("cenote_store_live_bytes"));
-    assert_eq!(host.run("zpool get -Hp -o value feature@object_vdev tank").ok().trim(), "active");
 
     fs::remove_file(mnt.join("file 7")).unwrap();
     host.run("zfs snapshot tank@one").ok();
     host.run("zpool scrub -w tank").ok();
     host.run("zpool export tank").ok();
     let bcc = host.run(&format!("zdb -e -p {device} -bcc tank"));
-    assert_eq!((bcc.code, bcc.out.contains("No leaks (block sum matches space maps exactly)")), (0, true), "{bcc:?}");
+    assert_eq!(
+        (bcc.code, bcc.out.contains("No leaks (block sum matches space maps exactly)")),
+        (0, true),
+        "{bcc:?}"
+    );
     for line in ["zdb -e -p DEV -m tank", "zdb -e -p DEV -d tank", "zdb -l DEV"] {
         let said = host.run(&line.replace("DEV", &device));
         assert_eq!(said.code, 0, "{line}: {said:?}");
+        // What keeps OpenZFS from importing it.
+        assert!(!line.contains("-l") || said.out.contains("org.cenote:object_vdev"), "{said:?}");
     }
+
+    audit(&server, "tank");
 
     // Another host, which is told the name alone.
     let second = Host::new();
@@ -180,16 +194,17 @@ fn a_pool_in_a_directory_with_other_devices() {
         assert!(status.contains(name.as_str()), "{name}: {status}");
     }
     host.run("zpool export tank").ok();
-    let bcc = host.run(&format!("zdb -e -p {device} -p {} -bcc tank", host.session.path("d").display()));
+    let bcc =
+        host.run(&format!("zdb -e -p {device} -p {} -bcc tank", host.session.path("d").display()));
     assert!(bcc.code == 0 && bcc.out.contains("No leaks"), "{bcc:?}");
     let import = format!("zpool import -d {device} -d {} tank", host.session.path("d").display());
     host.run(&import).ok();
     assert_eq!(fs::read(mnt.join("file")).unwrap(), bytes(1, 3_000_000));
     // A log device leaves; the store cannot.
     host.run(&format!("zpool remove tank {more}")).ok();
-    let file = host.file("new");
+    let (file, mut wrong) = (host.file("new"), Vec::new());
     for (line, part) in [
-        (format!("zpool remove tank {device}"), "object store"),
+        (format!("zpool remove tank {device}"), "operation not supported"),
         (format!("zpool attach tank {device} {file}"), "object store"),
         (format!("zpool replace tank {device} {file}"), "object store"),
         (format!("zpool replace tank {log} file://{}/x", dir.display()), ""),
@@ -199,16 +214,22 @@ fn a_pool_in_a_directory_with_other_devices() {
         ("zpool split tank other".into(), ""),
         (format!("zpool offline tank {device}"), "no valid replicas"),
         ("zpool set multihost=on tank".into(), "object store"),
-        ("zpool trim tank".into(), ""),
-        ("zpool initialize tank".into(), ""),
+        (format!("zpool trim tank {device}"), "cannot trim"),
+        (format!("zpool initialize tank {device}"), "cannot initialize"),
+        ("zpool reguid tank nonsense".into(), ""),
     ] {
         let said = host.run(&line);
-        eprintln!("{line}: {said:?}");
-        assert!(said.code != 0 && said.err.contains(part), "{line}: {said:?}");
+        if said.code == 0 || !said.err.contains(part) {
+            wrong.push(format!("{line}: {said:?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(host.run("zpool status -x").ok().contains("all pools are healthy"));
     host.run("zpool destroy tank").ok();
-    assert_eq!(fs::read_dir(&dir).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(), 0);
+    assert_eq!(
+        fs::read_dir(&dir).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(),
+        0
+    );
 }
 
 /// What a user gets wrong is said at once and by name, and leaves nothing.
@@ -217,7 +238,7 @@ fn wrong_places_are_named() {
     let server = Server::new();
     let host = Host::new();
     let device = server.device("tank");
-    let basket = device.replace("bucket/", "basket/");
+    let (basket, mut wrong) = (device.replace("bucket/", "basket/"), Vec::new());
     for (name, part) in [
         ("s3://AKID:hunter2@bucket/x", "credentials do not belong"),
         ("s3://bucket/x?secret_access_key=hunter2", "credentials do not belong"),
@@ -228,14 +249,19 @@ fn wrong_places_are_named() {
         ("az://container/x", "has no account"),
     ] {
         let begun = Instant::now();
-        for line in [format!("zpool create -m none tank {name}"), format!("zpool import -d {name}")] {
+        for line in [format!("zpool create -m none tank {name}"), format!("zpool import -d {name}")]
+        {
             let said = host.run(&line);
-            eprintln!("{line}: {said:?}");
-            assert!(said.code != 0 && said.err.contains(part), "{line}: {said:?}");
-            assert!(!said.err.contains("hunter2"), "{said:?}");
+            let (named, tells) = (said.err.contains(part), said.err.contains("hunter2"));
+            let slow = begun.elapsed() > Duration::from_secs(10);
+            // A search that finds nothing is no failure.
+            let failed = said.code != 0 || line.contains("import");
+            if !failed || !named || tells || slow {
+                wrong.push(format!("{line}: {said:?} {:?}", begun.elapsed()));
+            }
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{name}: {:?}", begun.elapsed());
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     server.inject("*", "tank", u64::MAX, Fault::Answer(403, "AccessDenied"));
     let said = host.run(&format!("zpool create -m none tank {device}")).fails(1);
     assert!(said.contains("the credentials do not permit it"), "{said}");
@@ -263,7 +289,9 @@ fn a_second_host_fences_the_first() {
     let server = Server::new();
     let (first, second, device) = (Host::new(), Host::new(), server.device("tank"));
     let mnt = mountpoint(&first);
-    first.run(&format!("zpool create -o failmode=continue -m {} tank {device}", mnt.display())).ok();
+    first
+        .run(&format!("zpool create -o failmode=continue -m {} tank {device}", mnt.display()))
+        .ok();
     fs::write(mnt.join("kept"), bytes(1, 200_000)).unwrap();
     first.run("zpool sync tank").ok();
     second.run(&format!("zpool import -f -N -d {device} tank")).ok();
@@ -279,4 +307,97 @@ fn a_second_host_fences_the_first() {
     assert!(server.names().len() > 1);
     second.run(&format!("zpool labelclear -f {device}")).ok();
     assert_eq!(server.names(), [""; 0]);
+}
+
+/// The store is away for longer than requests are tried, the daemon is killed, objects of a group that never ended are left: nothing that was
+/// acknowledged is lost, and nothing is left over in the end.
+#[test]
+fn an_outage_and_a_crash() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::new();
+    let (host, device) = (Host::new(), server.device("tank"));
+    let mnt = mountpoint(&host);
+    // Quick times are for what is opened afterwards.
+    host.run("daemon").ok();
+    host.run("tunables set object_budget_ms=1500 object_grace=0 object_bytes=65536").ok();
+    host.run(&format!("zpool create -m {} tank {device}", mnt.display())).ok();
+    fs::write(mnt.join("a"), bytes(1, 500_000)).unwrap();
+    host.run("zpool sync tank").ok();
+    // Once or twice is nothing to anybody.
+    for fault in [Fault::Answer(503, "SlowDown"), Fault::Reset, Fault::ResetAfter, Fault::Half] {
+        server.inject("*", "tank", 3, fault);
+    }
+    fs::write(mnt.join("b"), bytes(2, 500_000)).unwrap();
+    host.run("zpool sync tank").ok();
+    assert!(server.met() >= 4);
+    server.heal();
+    assert!(host.run("zpool status -x").ok().contains("all pools are healthy"));
+
+    server.inject("*", "tank", u64::MAX, Fault::Answer(503, "SlowDown"));
+    fs::write(mnt.join("c"), bytes(3, 500_000)).unwrap();
+    let mut sync = host.session.command().args(["zpool", "sync", "tank"]).spawn().unwrap();
+    let status = host.until("zpool status tank", "SUSPENDED");
+    assert!(status.contains("the store does not serve it"), "{status}");
+    server.heal();
+    let end = Instant::now() + Duration::from_secs(60);
+    while host.run("zpool clear tank").code != 0
+        || host.run("zpool status tank").out.contains("SUSPENDED")
+    {
+        assert!(Instant::now() < end, "{:?}", host.run("zpool status tank"));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let _ = sync.wait();
+    fs::File::open(mnt.join("c")).unwrap().sync_all().unwrap();
+    let figures = host.session.path("figures");
+    fs::create_dir(&figures).unwrap();
+    host.run(&format!("tunables mount {}", figures.display())).ok();
+    let kstat = fs::read_to_string(figures.join("kstat/zfs/tank/objects")).unwrap();
+    let retries = kstat.lines().find(|line| line.starts_with("put_retries ")).unwrap();
+    assert!(!retries.ends_with(" 0"), "{kstat}");
+    host.run(&format!("tunables unmount {}", figures.display())).ok();
+
+    // What is being written when the host dies is lost; what was synced is not.
+    fs::write(mnt.join("d"), bytes(4, 2_000_000)).unwrap();
+    let daemon = host.session.daemon().unwrap();
+    let pid = rustix::process::Pid::from_raw(daemon).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while rustix::process::test_kill_process(pid).is_ok() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let _ = std::process::Command::new("umount").arg("-l").arg(&mnt).output();
+    let second = Host::new();
+    second.run("daemon").ok();
+    second.run("tunables set object_grace=0").ok();
+    let there = mountpoint(&second);
+    second.run(&format!("zpool import -f -N -d {device} tank")).ok();
+    second.run(&format!("zfs set mountpoint={} tank", there.display())).ok();
+    second.run("zfs mount -a");
+    for (name, seed) in [("a", 1), ("b", 2), ("c", 3)] {
+        assert_eq!(fs::read(there.join(name)).unwrap(), bytes(seed, 500_000), "{name}");
+    }
+    fs::remove_file(there.join("a")).unwrap();
+    second.run("zpool export tank").ok();
+    let bcc = second.run(&format!("zdb -e -p {device} -bcc tank"));
+    assert!(bcc.code == 0 && bcc.out.contains("No leaks"), "{bcc:?}");
+    audit(&server, "tank");
+}
+
+/// What is on the server is what the last root names, once what is garbage was deleted.
+fn audit(server: &Server, prefix: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let address = Address::parse(&server.device(prefix)).unwrap();
+        let store = connect(&address, &Environment::of(&Server::environment())).unwrap();
+        let tunables = Tunables { grace: Duration::ZERO, ..Tunables::default() };
+        let found = Space::look(store, Default::default(), tunables).await.unwrap();
+        let space = found.open("the test").await.unwrap();
+        space.sweep().await.unwrap();
+        space.tidy().await;
+        let audit = space.audit().await.unwrap();
+        assert!(audit.missing.is_empty() && audit.left.is_empty(), "{audit:?}");
+    });
 }

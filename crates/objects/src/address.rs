@@ -56,9 +56,7 @@ impl Scheme {
                 ("region", &["AWS_REGION", "AWS_DEFAULT_REGION"]),
             ],
             Self::Gcs => &[],
-            Self::Azure => {
-                &[("account", &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"])]
-            }
+            Self::Azure => &[("account", &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"])],
         }
     }
 }
@@ -122,11 +120,7 @@ impl Address {
         }
         let place = OPTIONS.iter().position(|known| *known == option);
         let Some(place) = place.filter(|_| self.scheme.has(option)) else {
-            return Err(format!(
-                "'{}://' has no option '{}'",
-                self.scheme.name(),
-                word(option)
-            ));
+            return Err(format!("'{}://' has no option '{}'", self.scheme.name(), word(option)));
         };
         let value = match option {
             "endpoint" => endpoint(value)?,
@@ -159,9 +153,9 @@ impl Address {
             if self.option(option).is_some() {
                 continue;
             }
-            let set = variables.iter().find_map(|name| {
-                Some((name, variable(name).filter(|value| !value.is_empty())?))
-            });
+            let set = variables
+                .iter()
+                .find_map(|name| Some((name, variable(name).filter(|value| !value.is_empty())?)));
             if let Some((name, value)) = set {
                 self.take(&format!("{option}={value}"))
                     .map_err(|why| format!("{name} of the environment: {why}"))?;
@@ -245,7 +239,10 @@ mod tests {
             ("s3://b", "s3://b"),
             ("S3://b/", "s3://b"),
             ("s3://b/a/c/", "s3://b/a/c"),
-            ("s3://b/p?region=x&endpoint=http://127.0.0.1:9000/", "s3://b/p?endpoint=http://127.0.0.1:9000&region=x"),
+            (
+                "s3://b/p?region=x&endpoint=http://127.0.0.1:9000/",
+                "s3://b/p?endpoint=http://127.0.0.1:9000&region=x",
+            ),
             ("gs://b/p?endpoint=https://h", "gs://b/p?endpoint=https://h"),
             ("az://c/p?account=me", "az://c/p?account=me"),
             ("s3://b?style=virtual", "s3://b?style=virtual"),

@@ -294,8 +294,18 @@ mod tests {
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
             (denied("<Code>InvalidAccessKeyId</Code>"), Cause::Unknown, false),
             (denied("<Code>SignatureDoesNotMatch</Code>"), Cause::Unknown, false),
-            (generic("Server returned non-2xx status code: 501 Not Implemented: "), Cause::Unsupported, false),
-            (generic("Server returned non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>"), Cause::Credentials, true),
+            (
+                generic("Server returned non-2xx status code: 501 Not Implemented: "),
+                Cause::Unsupported,
+                false,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>",
+                ),
+                Cause::Credentials,
+                true,
+            ),
             (
                 E::NotFound { path: path(), source: "<Code>NoSuchBucket</Code>".into() },
                 Cause::NoBucket,

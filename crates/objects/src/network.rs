@@ -201,8 +201,7 @@ fn gcs(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectSto
 fn azure(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectStore>, String> {
     use object_store::azure::{AzureConfigKey as Key, MicrosoftAzureBuilder};
     let Some(account) = address.option("account") else {
-        let why =
-            "the name has no account, as in az://CONTAINER/PREFIX?account=NAME, and the environment no AZURE_STORAGE_ACCOUNT_NAME";
+        let why = "the name has no account, as in az://CONTAINER/PREFIX?account=NAME, and the environment no AZURE_STORAGE_ACCOUNT_NAME";
         return Err(why.into());
     };
     let mut builder = MicrosoftAzureBuilder::new();
@@ -210,7 +209,11 @@ fn azure(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectS
         let Ok(key) = name.parse::<Key>() else { continue };
         if !matches!(
             key,
-            Key::ContainerName | Key::AccountName | Key::Endpoint | Key::UseEmulator | Key::Client(_)
+            Key::ContainerName
+                | Key::AccountName
+                | Key::Endpoint
+                | Key::UseEmulator
+                | Key::Client(_)
         ) {
             builder = builder.with_config(key, value);
         }

@@ -129,7 +129,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("credentials");
         std::fs::write(&file, TEXT).unwrap();
-        let profile = Profile { file: file.clone(), name: "default".into(), known: Mutex::new(None) };
+        let profile =
+            Profile { file: file.clone(), name: "default".into(), known: Mutex::new(None) };
         assert_eq!(profile.read().unwrap().key_id, "A");
         std::fs::write(&file, TEXT.replace("= A", "= C")).unwrap();
         let later = SystemTime::now() + std::time::Duration::from_secs(5);

@@ -22,7 +22,7 @@ fn quick() -> Tunables {
         deadline: Duration::from_secs(2),
         pause: Duration::from_millis(5),
         pause_max: Duration::from_millis(50),
-        budget: Duration::from_secs(10),
+        budget: Duration::from_secs(40),
         grace: Duration::ZERO,
         ..Tunables::default()
     }
@@ -232,7 +232,8 @@ async fn credentials_are_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("credentials");
     let [(_, key), (_, secret)] = Server::environment();
-    let text = |key| format!("[work]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n");
+    let text =
+        |key| format!("[work]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n");
     std::fs::write(&file, text(key)).unwrap();
     let named = file.to_str().unwrap();
     let by = [("AWS_PROFILE", "work"), ("AWS_SHARED_CREDENTIALS_FILE", named)];

@@ -15,8 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use futures_util::stream;
+
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -212,10 +215,15 @@ impl Shared {
     }
 }
 
+/// A body that arrives whole.
+fn whole(bytes: Bytes) -> BoxBody<Bytes, Broken> {
+    Full::new(bytes).map_err(|never| match never {}).boxed()
+}
+
 async fn answer(
     request: Request<Incoming>,
     shared: Arc<Shared>,
-) -> Result<Response<Full<Bytes>>, Broken> {
+) -> Result<Response<BoxBody<Bytes, Broken>>, Broken> {
     let uri = request.uri().to_string();
     let method = match uri.contains("list-type=2") {
         true => "LIST".to_string(),
@@ -231,7 +239,7 @@ async fn answer(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
             );
             let body = if method == "HEAD" { Bytes::new() } else { text.into() };
-            return Response::builder().status(status).body(Full::new(body)).map_err(|_| Broken);
+            return Response::builder().status(status).body(whole(body)).map_err(|_| Broken);
         }
         Some(Fault::Reset) => return Err(Broken),
         Some(Fault::Slow(late)) => tokio::time::sleep(late).await,
@@ -242,10 +250,12 @@ async fn answer(
         return Err(Broken);
     }
     let (mut parts, body) = done.into_parts();
-    let mut bytes = body.collect().await.map_err(|_| Broken)?.to_bytes();
-    if matches!(fault, Some(Fault::Half)) {
+    let bytes = body.collect().await.map_err(|_| Broken)?.to_bytes();
+    if matches!(fault, Some(Fault::Half)) && method != "HEAD" {
         parts.headers.insert("content-length", bytes.len().into());
-        bytes.truncate(bytes.len() / 2);
+        let half = Ok(Frame::data(bytes.slice(..bytes.len() / 2)));
+        let body = StreamBody::new(stream::iter([half, Err(Broken)]));
+        return Ok(Response::from_parts(parts, BodyExt::boxed(body)));
     }
-    Ok(Response::from_parts(parts, Full::new(bytes)))
+    Ok(Response::from_parts(parts, whole(bytes)))
 }

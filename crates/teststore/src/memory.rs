@@ -86,12 +86,8 @@ impl Kept {
     fn put(&mut self, name: &str, bytes: Bytes) -> String {
         self.versions += 1;
         let tag = format!("{:032x}", self.versions);
-        let stored = Stored {
-            bytes,
-            tag: tag.clone(),
-            since: Instant::now(),
-            modified: SystemTime::now(),
-        };
+        let stored =
+            Stored { bytes, tag: tag.clone(), since: Instant::now(), modified: SystemTime::now() };
         self.objects.insert(name.into(), stored);
         self.deleted.remove(name);
         tag

@@ -185,9 +185,11 @@ pub fn prometheus(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
             }
         }
     }
-    let stores: Vec<_> = reports.iter().filter_map(|r| Some((label(&r.pool), objects(r)?))).collect();
+    let stores: Vec<_> =
+        reports.iter().filter_map(|r| Some((label(&r.pool), objects(r)?))).collect();
     for (at, figure) in GROWING_FIGURES.iter().enumerate().filter(|_| !stores.is_empty()) {
-        let (name, kind) = (object_name(figure), if figure.is_counter { "counter" } else { "gauge" });
+        let (name, kind) =
+            (object_name(figure), if figure.is_counter { "counter" } else { "gauge" });
         about(&name, kind, figure.about, out)?;
         for (pool, values) in &stores {
             writeln!(out, "{name}{{pool=\"{pool}\"}} {}", values[at])?;

@@ -163,15 +163,12 @@ fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop>
         skip_first: has('y'),
         groups: match histogram {
             Some(histogram) => vec![histogram.group()],
-            None => [
-                (true, &BASIC),
-                (has('l'), &LATENCY),
-                (has('q'), &QUEUES),
-                (has(OBJECTS), &STORE),
-            ]
-            .into_iter()
-            .filter_map(|(shown, group)| shown.then_some(group))
-            .collect(),
+            None => {
+                [(true, &BASIC), (has('l'), &LATENCY), (has('q'), &QUEUES), (has(OBJECTS), &STORE)]
+                    .into_iter()
+                    .filter_map(|(shown, group)| shown.then_some(group))
+                    .collect()
+            }
         },
         objects: has(OBJECTS),
         latency: has('l'),

@@ -196,7 +196,9 @@ fn devices_exist(request: &Request, ctx: &Context) -> Result<(), Stop> {
         }
         let path = Path::new(name);
         if is_object(path) {
-            return builds(format!("cannot open '{name}': a new pool cannot be split off into an object store"));
+            return builds(format!(
+                "cannot open '{name}': a new pool cannot be split off into an object store"
+            ));
         }
         let place = match path.is_absolute() {
             true => ctx.path(name),

@@ -17,6 +17,7 @@ use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
 use cenote_pool::config_write::PoolConfig;
+use cenote_vdev::object::is_object;
 use cenote_vdev::{
     Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
 };
@@ -214,6 +215,11 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
 fn not_found(name: &Path, error: &io::Error) -> CreateError {
     let shown = name.display();
     CreateError::Spec(match error.kind() {
+        // A name that cannot be one may have credentials: it is not repeated.
+        io::ErrorKind::InvalidInput if is_object(name) => {
+            format!("cannot use an object store: {error}")
+        }
+        _ if is_object(name) => format!("cannot open '{shown}': {}", words(error)),
         io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
         io::ErrorKind::NotFound => format!(
             "cannot open '{shown}': no such device in /dev\n\

@@ -138,7 +138,7 @@ impl Core {
     pub fn look(path: &Path, may_write: bool) -> io::Result<Arc<Core>> {
         let place = Place::find(path)?;
         let requests = Requests::new(place.directory.clone())?;
-        let failed = |error: Error| io::Error::other(place.named(error.to_string()));
+        let failed = |error: Error| io::Error::other(place.known(error.to_string()));
         // Somebody waits who can do something about what is wrong.
         let budget = place.tunables.budget.min(LOOK);
         let deadline = place.tunables.deadline.min(LOOK / 2);

@@ -14,6 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use cenote_objects::{Address, Tunables};
 use object_store::ObjectStore;
@@ -22,7 +23,7 @@ use object_store::prefix::PrefixStore;
 use parking_lot::Mutex;
 
 use super::{FIRST_SIZE, LAST_SIZE};
-use crate::backing;
+use crate::{backing, tunables};
 
 /// A store that a program brought along, how it is used, and the sizes that its device begins and ends with.
 #[derive(Clone)]
@@ -71,9 +72,8 @@ pub fn spelled(path: &Path) -> io::Result<PathBuf> {
         let dir: PathBuf = Path::new(dir).components().collect();
         return Ok(PathBuf::from(format!("file://{}", dir.display())));
     }
-    let address = Address::parse(name).and_then(|address| {
-        address.completed(|variable| std::env::var(variable).ok())
-    });
+    let address = Address::parse(name)
+        .and_then(|address| address.completed(|variable| std::env::var(variable).ok()));
     address.map(|address| PathBuf::from(address.name())).map_err(invalid)
 }
 
@@ -93,6 +93,18 @@ pub(super) fn lock(path: &Path) -> io::Result<Option<File>> {
     let held = File::open(dir)?;
     backing::lock(&held, true)?;
     Ok(Some(held))
+}
+
+/// How stores are used, as the tunables of this process say.
+fn usual() -> Tunables {
+    Tunables {
+        object_bytes: tunables::OBJECT_BYTES.get(),
+        deadline: Duration::from_millis(tunables::OBJECT_DEADLINE.get()),
+        budget: Duration::from_millis(tunables::OBJECT_BUDGET.get()),
+        grace: Duration::from_secs(tunables::OBJECT_GRACE.get()),
+        live_percent: tunables::OBJECT_LIVE_PERCENT.get(),
+        ..Tunables::default()
+    }
 }
 
 /// What a file is, however it is called.
@@ -154,7 +166,7 @@ impl Place {
         let dir = Directory::open(dir)?;
         let store = LocalFileSystem::new().with_fsync(true);
         let store = Arc::new(PrefixStore::new(store, dir.alias()));
-        let (tunables, sizes) = (Tunables::default(), (FIRST_SIZE, LAST_SIZE));
+        let (tunables, sizes) = (usual(), (FIRST_SIZE, LAST_SIZE));
         Ok(Self { store, tunables, sizes, directory: Some(Arc::new(dir)), name: None })
     }
 
@@ -165,7 +177,7 @@ impl Place {
         let address = Address::parse(&name).map_err(invalid)?;
         let environment = cenote_objects::Environment::of_process();
         let store = cenote_objects::connect(&address, &environment).map_err(invalid)?;
-        let (tunables, sizes) = (Tunables::default(), (FIRST_SIZE, LAST_SIZE));
+        let (tunables, sizes) = (usual(), (FIRST_SIZE, LAST_SIZE));
         Ok(Self { store, tunables, sizes, directory: None, name: Some(name) })
     }
 
@@ -218,10 +230,17 @@ impl Place {
 
     /// A text of the store with the names that the user knows.
     pub fn named(&self, text: String) -> String {
-        match (&self.directory, &self.name) {
-            (Some(dir), _) => text.replace(&dir.alias(), &dir.path.display().to_string()),
-            (None, Some(name)) => format!("{name}: {text}"),
-            (None, None) => text,
+        match &self.name {
+            Some(name) => format!("{name}: {text}"),
+            None => self.known(text),
+        }
+    }
+
+    /// The same, behind the device's own name.
+    pub fn known(&self, text: String) -> String {
+        match &self.directory {
+            Some(dir) => text.replace(&dir.alias(), &dir.path.display().to_string()),
+            None => text,
         }
     }
 }
