@@ -209,7 +209,7 @@ fn a_pool_in_a_directory_with_other_devices() {
         (format!("zpool replace tank {device} {file}"), "object store"),
         (format!("zpool replace tank {log} file://{}/x", dir.display()), ""),
         (format!("zpool add tank {file}"), "the data of the pool is in an object store"),
-        (format!("zpool add tank s3://bucket/x?endpoint=http://127.0.0.1:9"), ""),
+        ("zpool add tank s3://bucket/x?endpoint=http://127.0.0.1:9".into(), ""),
         ("zpool checkpoint tank".into(), "object store"),
         ("zpool split tank other".into(), ""),
         (format!("zpool offline tank {device}"), "no valid replicas"),
