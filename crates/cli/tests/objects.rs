@@ -294,6 +294,13 @@ fn a_second_host_fences_the_first() {
         .ok();
     fs::write(mnt.join("kept"), bytes(1, 200_000)).unwrap();
     first.run("zpool sync tank").ok();
+    // Another system is told who had it last; nothing is done to the first one.
+    let other = second.shell("ZFS_HOSTID=1234abcd cenote daemon");
+    assert_eq!(other.code, 0, "{other:?}");
+    let said = second.run(&format!("zpool import -N -d {device} tank")).fails(1);
+    assert!(said.contains("previously in use from another system"), "{said}");
+    fs::write(mnt.join("kept too"), bytes(2, 200_000)).unwrap();
+    first.run("zpool sync tank").ok();
     second.run(&format!("zpool import -f -N -d {device} tank")).ok();
     let _ = fs::write(mnt.join("lost"), bytes(2, 200_000));
     let status = first.until("zpool status tank", "SUSPENDED");
@@ -358,6 +365,8 @@ fn an_outage_and_a_crash() {
     assert!(!retries.ends_with(" 0"), "{kstat}");
     host.run(&format!("tunables unmount {}", figures.display())).ok();
 
+    let cache = host.session.path("cache");
+    host.run(&format!("zpool set cachefile={} tank", cache.display())).ok();
     // What is being written when the host dies is lost; what was synced is not.
     fs::write(mnt.join("d"), bytes(4, 2_000_000)).unwrap();
     let daemon = host.session.daemon().unwrap();
@@ -373,7 +382,8 @@ fn an_outage_and_a_crash() {
     second.run("daemon").ok();
     second.run("tunables set object_grace=0").ok();
     let there = mountpoint(&second);
-    second.run(&format!("zpool import -f -N -d {device} tank")).ok();
+    // A cache file has the whole name.
+    second.run(&format!("zpool import -f -N -c {} tank", cache.display())).ok();
     second.run(&format!("zfs set mountpoint={} tank", there.display())).ok();
     second.run("zfs mount -a");
     for (name, seed) in [("a", 1), ("b", 2), ("c", 3)] {

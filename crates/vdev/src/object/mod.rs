@@ -73,6 +73,16 @@ struct Writer {
     core: Weak<Core>,
 }
 
+/// Decodes what goes along with a root and encodes it again: for fuzzers.
+///
+/// # Errors
+/// It is no such thing.
+#[doc(hidden)]
+pub fn recode(payload: &[u8]) -> Result<Vec<u8>, String> {
+    let (size, labels) = labels::decode(payload)?;
+    Ok(labels::encode(size, &labels))
+}
+
 /// Whether a path names a device in an object store: it begins with a scheme, as `file:///srv/pool` does.
 pub fn is_object(path: &Path) -> bool {
     let Some(path) = path.to_str() else { return false };
