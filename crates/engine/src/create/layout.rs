@@ -18,6 +18,7 @@ use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
 use cenote_pool::config_write::PoolConfig;
+use cenote_vdev::object::is_object;
 use cenote_vdev::{
     Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
 };
@@ -51,6 +52,15 @@ impl Prepared {
     /// too is not opened for writing.
     pub fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
         self.devices.get(&guid).cloned()
+    }
+
+    /// Deletes what a pool that was refused late has put into an object store: nobody else would.
+    pub(crate) fn erase_objects(&self) {
+        for growing in self.devices.values().filter_map(|device| device.growing()) {
+            if let Err(why) = growing.erase() {
+                tracing::warn!("objects of a pool that was not made are left: {why}");
+            }
+        }
     }
 
     /// The transaction group that creates the vdevs is another one than was thought.
@@ -206,6 +216,11 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
 fn not_found(name: &Path, error: &io::Error) -> CreateError {
     let shown = name.display();
     CreateError::Spec(match error.kind() {
+        // A name that cannot be one may have credentials: it is not repeated.
+        io::ErrorKind::InvalidInput if is_object(name) => {
+            format!("cannot use an object store: {error}")
+        }
+        _ if is_object(name) => format!("cannot open '{shown}': {}", words(error)),
         io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
         io::ErrorKind::NotFound => format!(
             "cannot open '{shown}': no such device in /dev\n\
