@@ -200,6 +200,13 @@ fn read_all(engine: &Engine) {
     check(&live(engine), 0..FILES, LEN);
 }
 
+/// Every bit is as it was.
+fn all_mended(planted: &[Planted], rig: &Rig) {
+    let left = planted.iter().filter(|one| !one.is(rig, one.was));
+    let left: Vec<_> = left.map(|one| (one.name, one.at, one.level)).collect();
+    assert!(left.is_empty(), "{left:x?} of {}", planted.len());
+}
+
 fn done(engine: Arc<Engine>, rig: &Rig) {
     engine.export(false).unwrap();
     drop(engine);
@@ -242,12 +249,7 @@ fn scrub_mends(line: &str, ashift: u64, names: &[&'static str], gone: &str) {
     load(&engine.pool());
     let scan = scrubbed(&engine);
     assert_eq!(scan.errors, 0, "{line}");
-    let left: Vec<_> = planted
-        .iter()
-        .filter(|one| !one.is(&rig, one.was))
-        .map(|one| (one.name, one.at, one.level))
-        .collect();
-    assert!(left.is_empty(), "{line}: {left:x?} of {}", planted.len());
+    all_mended(&planted, &rig);
     let found = errors(&engine);
     for (i, name) in names.iter().enumerate() {
         assert_eq!(found[i] > 0, planted.iter().any(|one| one.name == *name), "{line}: {found:?}");
@@ -293,12 +295,12 @@ fn a_scrub_takes_the_ditto_copy_with_the_right_mac() {
     let engine = rig.import();
     load(&engine.pool());
     assert_eq!(scrubbed(&engine).errors, 0);
-    assert!(planted.iter().all(|one| one.is(&rig, one.was)));
+    all_mended(&planted, &rig);
     read_all(&engine);
     done(engine, &rig);
 }
 
-/// Without a key nobody knows which of two copies is right: both stay, and reads with the key find out.
+/// A scrub without the key cannot tell which of two copies is right: both stay, and reads with the key find out.
 #[test]
 fn a_scrub_without_the_key_destroys_no_copy() {
     for (line, ashift, names) in
@@ -318,12 +320,7 @@ fn a_scrub_without_the_key_destroys_no_copy() {
             read_all(&engine);
             let scan = scrubbed(&engine);
             assert_eq!(scan.errors, 0, "{line}");
-            let left: Vec<_> = planted
-                .iter()
-                .filter(|one| !one.is(&rig, one.was))
-                .map(|one| (one.name, one.at, one.level))
-                .collect();
-            assert!(left.is_empty(), "{line}: {left:x?} of {}", planted.len());
+            all_mended(&planted, &rig);
             read_all(&engine);
             done(engine, &rig);
         }

@@ -128,7 +128,7 @@ impl Address {
                 return Err("style is 'path' or 'virtual'".into());
             }
             _ if !is_word(value) => {
-                return Err(format!("option '{option}' has a value that is none"));
+                return Err(format!("option '{option}' cannot have this value"));
             }
             _ => value.to_string(),
         };
@@ -147,7 +147,7 @@ impl Address {
     /// With what the environment says of the place and the name does not.
     ///
     /// # Errors
-    /// A variable has a value that is none.
+    /// A variable has a value that the option cannot have.
     pub fn completed(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         for (option, variables) in self.scheme.variables() {
             if self.option(option).is_some() {

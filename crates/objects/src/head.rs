@@ -162,7 +162,7 @@ impl Head {
             Err(error) if error.cause() == Some(Cause::Unsupported) => {
                 requests.delete(path).await?;
                 return Err(Error::Refused(
-                    "the store cannot create an object on the condition that there is none (If-None-Match): two hosts could import the pool at once. It cannot keep a pool".into(),
+                    "the store cannot create an object only where none exists yet (If-None-Match): two hosts could import the pool at once. It cannot keep a pool".into(),
                 ));
             }
             Err(error) => return Err(error),

@@ -100,7 +100,7 @@ impl Environment {
     }
 }
 
-/// A provider of credentials whose failure says that there are none.
+/// A provider of credentials. Its failure says that it found no credentials.
 #[derive(Debug)]
 struct Found<T: std::fmt::Debug + Send + Sync> {
     inner: Arc<dyn CredentialProvider<Credential = T>>,

@@ -13,7 +13,8 @@
 //! # Invariants
 //!
 //! - Only a block that no copy of is right is made of offered bytes, and only of bytes with the pointer's checksum. Of a
-//!   block of an encrypted dataset that is half of it; [`Offer::forms`] answers for the MAC.
+//!   block of an encrypted dataset that is half of it: [`Offer::forms`] encrypts what came unpacked, and of what came raw compares the MAC that
+//!   the stream says with the pointer's, not with the bytes.
 //! - Nothing is written unless the caller says, while nothing else is, that the pointer still holds (`current`).
 //! - A block counts as corrected when it was read again and is right.
 

@@ -706,7 +706,7 @@ impl Store {
     }
 
     fn remember(&self, error: &BlockError) {
-        // It is read by whoever asks for it once more.
+        // The caller reads the block and tries once more.
         if matches!(error, BlockError::NotHeld { .. }) {
             return;
         }

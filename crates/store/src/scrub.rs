@@ -11,8 +11,9 @@
 //! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts.
 //!
 //! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
-//! bytes may satisfy (`pipeline::crypt`). So where a key is loaded MACs are checked, too, and what they vouch for is what is
-//! written. Where none is, and copies differ, another block may satisfy the pointer as well: then both stay as they are.
+//! bytes may satisfy (`pipeline::crypt`). So where the dataset is open with its key a scrub checks MACs, too, and writes what they vouch
+//! for. Where it is not, and copies differ, another block may satisfy the pointer as well: then both stay as they are. A
+//! resilver goes by pointers alone: it gives a leaf what the others have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -226,12 +227,10 @@ impl Batch<'_> {
     }
 
     fn check(&mut self, reads: &[Read]) {
-        let done = self.checked(reads, None);
-        let is_doubted = |(read, checked): (&Read, &Checked)| self.is_doubted(read, checked);
-        let doubted: Vec<bool> = reads.iter().zip(&done).map(is_doubted).collect();
-        for ((read, checked), doubted) in reads.iter().zip(done).zip(doubted) {
-            let (checked, forged) = match doubted {
-                true => self.beyond_doubt(read, checked),
+        for (read, checked) in reads.iter().zip(self.checked(reads, None)) {
+            let voucher = read.voucher(self.store);
+            let (checked, forged) = match self.is_doubted(read, voucher.as_ref(), &checked) {
+                true => self.beyond_doubt(read, voucher.as_ref(), checked),
                 false => (checked, false),
             };
             self.note(read, checked, forged);
@@ -259,16 +258,16 @@ impl Batch<'_> {
     }
 
     /// Whether what was found may be another block that satisfies the pointer: its MAC is wrong, or not all leaves have the same.
-    fn is_doubted(&self, read: &Read, checked: &Checked) -> bool {
+    fn is_doubted(&self, read: &Read, voucher: Option<&Reader>, checked: &Checked) -> bool {
         let Checked { block: Ok(block), faults, .. } = checked else { return false };
         // A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
         if self.func == ScanFunc::Resilver || read.header || !verify::is_weak(&read.bp) {
             return false;
         }
-        match read.voucher(self.store) {
+        match voucher {
             Some(voucher) => {
                 let (store, bp, at) = (self.store, &read.bp, read.at);
-                !store.is_vouched(bp, at, &voucher, block)
+                !store.is_vouched(bp, at, voucher, block)
                     || faults.iter().any(Fault::is_mismatch) && !is_padded(bp, block)
             }
             None => faults.iter().any(Fault::is_mismatch),
@@ -276,11 +275,16 @@ impl Batch<'_> {
     }
 
     /// What is known of a block that is doubted, and whether its MAC is wrong.
-    fn beyond_doubt(&self, read: &Read, found: Checked) -> (Checked, bool) {
+    fn beyond_doubt(
+        &self,
+        read: &Read,
+        voucher: Option<&Reader>,
+        found: Checked,
+    ) -> (Checked, bool) {
         let Checked { block, mut faults, left } = found;
-        if let Some(voucher) = read.voucher(self.store) {
-            let again = self.checked(std::slice::from_ref(read), Some(&voucher)).pop();
-            let is_right = |b: &Abd| self.store.is_vouched(&read.bp, read.at, &voucher, b);
+        if let Some(voucher) = voucher {
+            let again = self.checked(std::slice::from_ref(read), Some(voucher)).pop();
+            let is_right = |b: &Abd| self.store.is_vouched(&read.bp, read.at, voucher, b);
             return match again {
                 Some(again) if again.block.is_ok() || !block.as_ref().is_ok_and(is_right) => {
                     (again, true)
@@ -291,7 +295,7 @@ impl Batch<'_> {
         if let Ok(first) = &block
             && self.is_ambiguous(read, first)
         {
-            tracing::warn!(at = %read.at, "copies differ, and each satisfies the pointer: all are kept until the key is loaded");
+            tracing::warn!(at = %read.at, "copies differ, and each satisfies the pointer: all are kept");
             faults.retain(|fault| !fault.is_mismatch());
         }
         (Checked { block, faults, left }, false)

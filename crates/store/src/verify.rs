@@ -54,8 +54,8 @@ pub(crate) fn is_weak(bp: &BlockPointer) -> bool {
     is_half(bp) && Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| !kind.is_dedup())
 }
 
-/// Whether only zeros are behind what was compressed, as far as it says how long it is: the MAC of an indirect block leaves that out. Those who write blocks put them there
-/// (`zio_write_compress`); those who read do not depend on it.
+/// Whether only zeros are behind what was compressed, as far as it says how long it is: the MAC of an indirect block leaves that
+/// out. Writers of blocks put them there (`zio_write_compress`); readers do not depend on it.
 pub(crate) fn is_padded(bp: &BlockPointer, data: &Abd) -> bool {
     let header = match Compression::from_u8(bp.compression()) {
         Ok(Compression::Lz4) => LZ4_HEADER,

@@ -54,7 +54,7 @@ impl Prepared {
         self.devices.get(&guid).cloned()
     }
 
-    /// Deletes what a pool that was refused late has put into an object store: nobody else would.
+    /// Deletes what a pool that was refused late has put into an object store: no pool is left that could be destroyed.
     pub(crate) fn erase_objects(&self) {
         for growing in self.devices.values().filter_map(|device| device.growing()) {
             if let Err(why) = growing.erase() {

@@ -12,7 +12,8 @@
 //!
 //! - In a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
 //!   not protected nor one whose contents lie in its pointer.
-//! - Where a MAC can be checked nothing is written in the place of a copy but what satisfies it.
+//! - What a scrub, or a read that found a wrong MAC, writes in the place of a copy has the right one. Other reads and resilvers write what
+//!   satisfies the pointer.
 
 use super::{Reader, Store, is_packed, unpack};
 use crate::arc::{Access, Key};
