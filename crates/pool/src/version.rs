@@ -25,7 +25,7 @@ pub const SCANS: u64 = 25;
 /// Deadlists by birth, `$FREE` and lists of the clones of a directory (`SPA_VERSION_DEADLISTS`, `SPA_VERSION_DIR_CLONES`).
 pub const DEADLISTS: u64 = 26;
 /// The oldest version that is written.
-pub const OLDEST_WRITABLE: u64 = 23;
+pub const OLDEST_WRITABLE: u64 = 1;
 
 /// What each version brought, from version 1 on, as `zpool upgrade -v` says it.
 pub const LEGACY: [&str; BEFORE_FEATURES as usize] = [

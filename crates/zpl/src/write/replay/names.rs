@@ -4,7 +4,7 @@
 //!
 //! A record says what became of the operation. So a node gets the number, the size of its dnode, the generation,
 //! mode, owners and time of creation that the record has; only its project and flags, and its NFSv4 list if the record has
-//! none, come from the directory. The
+//! none, come from the directory, with the mode as what was asked for. The
 //! entries of an ACL come before the owners, as their domains do in the record. The directory of extended
 //! attributes has no name, but is noted in the node that it belongs to.
 //!
