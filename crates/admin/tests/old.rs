@@ -101,7 +101,7 @@ fn what_is_too_old_is_not_written() {
             panic!("version {number} is written");
         };
         let wanted =
-            format!("a pool of version {number} is not supported for writing; use -o readonly=on");
+            format!("a pool of version {number}, which another system has to upgrade, is not supported for writing; use -o readonly=on");
         assert!(e.to_string().contains(&wanted), "{e}");
         judge(&temp.pool.dir, &temp.pool.name);
     }
@@ -301,9 +301,72 @@ fn version_3_is_written() {
     used(3, 3);
 }
 
+/// OpenZFS has taken it there.
 #[test]
-fn version_1_is_written() {
-    used(1, 1);
+fn version_22_is_written() {
+    used(19, 22);
+}
+
+/// What came with later versions is refused by name, and nothing of it is made: neither a longer root block, nor lists of
+/// clones, nor log blocks of the later form.
+#[test]
+fn what_a_version_lacks_is_not_made() {
+    let (temp, _) = old(8);
+    let (dir, top) = (&temp.pool.dir, "v8");
+    let pool = writable(&temp);
+    let made = pool.create_filesystem("v8/made", &[]).unwrap();
+    for (name, value) in [("dedup", "on"), ("compression", "zle"), ("refquota", "1G")] {
+        let refused = made.set(&[(name, value)]).unwrap_err().to_string();
+        assert!(refused.contains("must be upgraded"), "{name}: {refused}");
+    }
+    made.set(&[("compression", "gzip"), ("dedup", "off"), ("refquota", "none")]).unwrap();
+    drop(made);
+    let by = changes(&pool);
+    let names = ["v8/z1@one".to_string()];
+    let (_, refused) = by.hold(&names, "tag").unwrap_err();
+    assert!(refused.to_string().contains("pool must be upgraded"), "{refused}");
+    assert!(by.destroy_snapshots(&names, true).is_err(), "it cannot be left for later");
+    let clone =
+        NewClone { origin: names[0].clone(), name: "v8/another".into(), props: Vec::new() };
+    by.clone_snapshot(&clone).unwrap();
+    drop(by);
+    for (to, may) in [(9, true), (10, true), (11, false), (28, false), (5000, false)] {
+        let done = pool.engine().unwrap().set_properties(vec![PropChange::Version(to)]);
+        assert_eq!(done.is_ok(), may, "to version {to}: {done:?}");
+    }
+    assert_eq!(pool.view().version(), 10);
+    // What is stable before its group is: a log in the form of that time.
+    let files = pool.dataset("v8/made").unwrap().filesystem().unwrap();
+    files.write("first", "text").unwrap();
+    files.sync().unwrap();
+    pool.sync().unwrap();
+    files.write("logged", "stable\n").unwrap();
+    files.sync().unwrap();
+    let crashed = tempfile::tempdir().unwrap();
+    for file in &temp.pool.files {
+        fs::copy(file, crashed.path().join(file.file_name().unwrap())).unwrap();
+    }
+    drop(files);
+    export(pool);
+    judge(dir, top);
+    let said = cenote_testpools::zdb(dir, "v8/made", &["-dddd"]);
+    assert!(said.contains("size=400L") && !said.contains("USERUSED"), "{said}");
+    let said = cenote_testpools::zdb(dir, top, &["-dddd"]);
+    assert!(!said.contains("next_clones_obj = 1"), "{said}");
+    let said = cenote_testpools::zdb(crashed.path(), "v8/made", &["-iiiii"]);
+    assert!(said.contains("TX_CREATE") && said.contains(" zilog "), "{said}");
+    let pool = Pool::open_writable([crashed.path()], top).unwrap();
+    let files = pool.dataset("v8/made").unwrap().filesystem().unwrap();
+    assert_eq!(files.read("logged").unwrap(), b"stable\n");
+    drop(files);
+    export(pool);
+    judge(crashed.path(), top);
+    openzfs(crashed.path(), top, "import\nversion 28\nscrub\nexport\n");
+    openzfs(dir, top, "import\nversion 28\nscrub\nexport\n");
+    let pool = writable(&temp);
+    change(&pool, "v8/another", 1);
+    export(pool);
+    judge(dir, top);
 }
 
 #[test]
