@@ -136,7 +136,7 @@ fn formats_of_the_future_are_refused_by_name() {
     let s = Session::new();
     let disk = s.path("disk");
     std::fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
-    for name in ["draid_failure_domains", "dynamic_gang_header"] {
+    for name in ["draid_failure_domains"] {
         let line = format!("zpool create -o feature@{name}=enabled tank {}", disk.display());
         let said = s.run(&line).fails(1);
         assert!(said.contains(&format!("'{name}' unsupported")), "{said}");

@@ -41,7 +41,7 @@ use crate::decoded::{self, DecodedCache, PLAIN, View};
 use crate::direct::{self, Direct, DirectStats};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
-use crate::gang::{Assembly, first_of};
+use crate::gang::first_of;
 use crate::held;
 use crate::injection::DataHandler;
 use crate::keys::{Keys, LoadedKey};
@@ -491,8 +491,7 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
-        self.wait_for_writes(bp);
-        first_of(bp, at, |dva| Assembly::new(self, bp, at).header(bp, dva))
+        Ok(self.gang_header(bp, at)?.0)
     }
 
     /// Waits for what is on its way to the devices of the block.

@@ -23,7 +23,6 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
 use crate::error::{Bookmark, ZIL_LEVEL};
-use crate::gang::Assembly;
 use crate::injection::Expected;
 use crate::notes::Unreadable;
 use crate::pipeline::{Reader, Store, check};
@@ -199,7 +198,7 @@ impl Batch<'_> {
     /// Adds what gang block `bp` consists of.
     fn gang(&mut self, bp: &BlockPointer, at: Bookmark, copy: usize, reads: &mut Vec<Read>) {
         let headers = |bp: &BlockPointer, reads: &mut Vec<Read>| {
-            let size = Assembly::new(self.store, bp, at).header_size(bp);
+            let size = self.store.header_size(bp.dvas());
             let dvas = bp.dvas().filter(|dva| dva.gang);
             reads.extend(dvas.map(|dva| {
                 let (bp, header, part, first) = (*bp, true, false, false);

@@ -43,6 +43,7 @@
 pub mod dedup;
 mod devices;
 mod dva;
+mod headers;
 mod pack;
 mod payload;
 mod protect;
@@ -74,6 +75,7 @@ use crate::pipeline::Store;
 use crate::tunables;
 use dedup::Tables;
 use dva::DvaAllocation;
+pub use headers::GangHeaders;
 use pack::{Physical, Ready, pack};
 use removed::Obsolete;
 pub use removing::Copied;
@@ -230,6 +232,7 @@ pub struct Writer {
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
     removing: Arc<Removing>,
+    gang_headers: Arc<GangHeaders>,
     tables: Option<Arc<dyn Tables>>,
 }
 
@@ -292,14 +295,19 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        let (written, obsolete, removing) = Default::default();
+        let (written, obsolete, removing, gang_headers) = Default::default();
         let tables = None;
-        Writer { store, allocator, devices, written, obsolete, removing, tables }
+        Writer { store, allocator, devices, written, obsolete, removing, gang_headers, tables }
     }
 
     /// The same, with the tables of blocks that are not written again.
     pub fn with_tables(self, tables: Arc<dyn Tables>) -> Writer {
         Writer { tables: Some(tables), ..self }
+    }
+
+    /// How large the headers of gang blocks may be.
+    pub fn gang_headers(&self) -> &GangHeaders {
+        &self.gang_headers
     }
 
     /// The allocator.
