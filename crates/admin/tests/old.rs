@@ -100,8 +100,9 @@ fn what_is_too_old_is_not_written() {
         let Err(e) = Pool::open_writable([&temp.pool.dir], &temp.pool.name) else {
             panic!("version {number} is written");
         };
-        let wanted =
-            format!("a pool of version {number}, which another system has to upgrade, is not supported for writing; use -o readonly=on");
+        let wanted = format!(
+            "a pool of version {number}, which another system has to upgrade, is not supported for writing; use -o readonly=on"
+        );
         assert!(e.to_string().contains(&wanted), "{e}");
         judge(&temp.pool.dir, &temp.pool.name);
     }
@@ -326,8 +327,7 @@ fn what_a_version_lacks_is_not_made() {
     let (_, refused) = by.hold(&names, "tag").unwrap_err();
     assert!(refused.to_string().contains("pool must be upgraded"), "{refused}");
     assert!(by.destroy_snapshots(&names, true).is_err(), "it cannot be left for later");
-    let clone =
-        NewClone { origin: names[0].clone(), name: "v8/another".into(), props: Vec::new() };
+    let clone = NewClone { origin: names[0].clone(), name: "v8/another".into(), props: Vec::new() };
     by.clone_snapshot(&clone).unwrap();
     drop(by);
     for (to, may) in [(9, true), (10, true), (11, false), (28, false), (5000, false)] {

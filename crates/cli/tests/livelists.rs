@@ -59,7 +59,9 @@ fn zdb_prints_and_verifies_livelists_as_openzfs_does() {
 
     // One block in each group, and thousands of groups: the export comes first.
     let dir = tank.session.dir.path().to_str().unwrap().to_string();
-    tank.session.run("tunables set zfs_async_block_max_blocks=1 zfs_livelist_min_percent_shared=0").ok();
+    tank.session
+        .run("tunables set zfs_async_block_max_blocks=1 zfs_livelist_min_percent_shared=0")
+        .ok();
     tank.session.run(&format!("zpool import -R {} -d {dir} tank", tank.session.root())).ok();
     fs::write(tank.path("tank/c/more"), vec![2; 32 << 20]).unwrap();
     tank.session.run("zpool sync tank").ok();
@@ -74,7 +76,8 @@ fn zdb_prints_and_verifies_livelists_as_openzfs_does() {
     assert_eq!(deleted(&ours), deleted(&theirs));
     assert!(ours.contains("Deleted Livelist: "), "{ours}");
 
-    let tunables = "zfs_async_block_max_blocks zfs_livelist_max_entries zfs_livelist_min_percent_shared";
+    let tunables =
+        "zfs_async_block_max_blocks zfs_livelist_max_entries zfs_livelist_min_percent_shared";
     tank.session.run(&format!("tunables reset {tunables}")).ok();
     tank.session.run(&format!("zpool import -R {} -d {dir} tank", tank.session.root())).ok();
     let history = tank.session.run("zpool history -i tank").ok();

@@ -14,11 +14,11 @@ use crate::space_write::map::feature_uses;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_pool::version;
 use cenote_pool::Pool;
 use cenote_pool::config::{self, children};
 use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::events::Sysevent;
+use cenote_pool::version;
 
 /// Without this feature there are no special and no deduplication vdevs.
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";

@@ -6,8 +6,8 @@
 
 mod rig;
 
-use cenote_engine::tunables::{self, Tunable};
 use cenote_engine::Engine;
+use cenote_engine::tunables::{self, Tunable};
 
 use cenote_format::blkptr::BlockPointer;
 use cenote_inspect::traverse::{self, Event, Options, Subject, Verify};

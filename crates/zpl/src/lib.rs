@@ -57,7 +57,7 @@ pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    AclInherit, AclMode, Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner, Removed, RenameFlags,
-    Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor, flags, format,
-    format_volume, replay, upgrade,
+    AclInherit, AclMode, Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner,
+    Removed, RenameFlags, Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor,
+    flags, format, format_volume, replay, upgrade,
 };

@@ -12,9 +12,7 @@ use cenote_format::zil::{self, Acl, Body, Create, Creates, NewObject, Xvattr};
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
 use cenote_torture::live::lab::{disks, judge, lab};
-use cenote_zpl::{
-    FileSystem, NewNode, NodeKind, SetAttr, SetXattr, Settings, Visibility,
-};
+use cenote_zpl::{FileSystem, NewNode, NodeKind, SetAttr, SetXattr, Settings, Visibility};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;

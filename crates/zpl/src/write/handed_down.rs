@@ -63,8 +63,7 @@ fn is_for(ace: &Ace, is_dir: bool) -> bool {
     if is_dir && ace.flags & flag::DIRECTORY_INHERIT != 0 {
         return true;
     }
-    ace.flags & flag::FILE_INHERIT != 0
-        && !(is_dir && ace.flags & flag::NO_PROPAGATE_INHERIT != 0)
+    ace.flags & flag::FILE_INHERIT != 0 && !(is_dir && ace.flags & flag::NO_PROPAGATE_INHERIT != 0)
 }
 
 /// What a node of mode `asked` takes over of a directory's list, and whether the mode follows that alone
@@ -176,7 +175,10 @@ mod tests {
         assert_eq!(taken(flag::FILE_INHERIT, FILE), Some(flag::INHERITED));
         assert_eq!(taken(BOTH | only, FILE), Some(flag::INHERITED));
         assert_eq!(taken(BOTH | only, DIR), Some(flag::INHERITED | BOTH));
-        assert_eq!(taken(flag::FILE_INHERIT, DIR), Some(flag::INHERITED | flag::FILE_INHERIT | only));
+        assert_eq!(
+            taken(flag::FILE_INHERIT, DIR),
+            Some(flag::INHERITED | flag::FILE_INHERIT | only)
+        );
         assert_eq!(taken(BOTH | once | only, DIR), Some(flag::INHERITED));
         assert_eq!(taken(flag::FILE_INHERIT | once, DIR), None);
         assert_eq!(taken(flag::FILE_INHERIT, 0o010_644), Some(flag::INHERITED), "a fifo");
@@ -201,9 +203,8 @@ mod tests {
 
     #[test]
     fn the_mode_follows_what_is_taken_over_of_owner_group_and_everyone() {
-        let follows = |flags, asked, how| {
-            taken_over(&[ace(kind::ALLOWED, flags, READ, None)], asked, how).1
-        };
+        let follows =
+            |flags, asked, how| taken_over(&[ace(kind::ALLOWED, flags, READ, None)], asked, how).1;
         let owner = flag::OWNER | BOTH;
         assert!(follows(owner, FILE, AclInherit::Passthrough));
         assert!(follows(flag::OWNING_GROUP | BOTH, DIR, AclInherit::PassthroughX));

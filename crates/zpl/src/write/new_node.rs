@@ -2,8 +2,8 @@
 //! lists and owners are up to those who call ([`create`](super::create)).
 
 use super::context::Cx;
-use super::node::{MODIFIED, NodeMut};
 use super::handed_down::First;
+use super::node::{MODIFIED, NodeMut};
 use super::{acl, legacy};
 use crate::Result;
 use crate::sa::ZplAttr;
