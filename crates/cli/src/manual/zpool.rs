@@ -363,7 +363,7 @@ pub const PAGES: &[Page] = &[
         about: "enable features, upgrade pools of older versions",
         text: "Without operands, lists pools of versions from before feature flags, and those that lack features. With them, brings \
                pools to feature flags and enables all features that are supported: other systems may not be able to import the \
-               pool afterwards. Pools of versions before 23 can only be imported read-only, and are not upgraded.",
+               pool afterwards. Pools of versions 1 and 2 can only be imported read-only; those before 11 are not upgraded to 11 and later.",
         operands: "<pool> ...",
         options: &[
             flag("-a", "All pools"),
