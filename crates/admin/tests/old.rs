@@ -4,7 +4,9 @@
 
 use cenote::{Pool, SetAttr};
 use cenote_admin::contents::Files;
+use cenote_dmu::outside::Chance;
 use cenote_engine::change::{Changes, NewClone};
+use cenote_engine::create::{CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
 use cenote_manifest_check::{Checks, ZplTree, check_tree, datasets_with_files};
 use cenote_pool::props::PropChange;
 use cenote_pool::version;
@@ -308,6 +310,26 @@ fn version_22_is_written() {
     used(19, 22);
 }
 
+/// `zpool add POOL log FILE`: the guid of the log.
+fn add_log(pool: &Pool, file: &Path) -> u64 {
+    fs::File::create(file).unwrap().set_len(64 << 20).unwrap();
+    let engine = pool.engine().unwrap();
+    let prepared = prepare(&CreateSpec {
+        name: pool.name(),
+        layout: &parse(&["log".to_string(), file.display().to_string()]).unwrap(),
+        ashift: 0,
+        force: true.into(),
+        pool: Some(engine.pool().config()),
+        txg: FIRST_TXG,
+        imported: &[],
+        devices: &SystemDevices,
+        chance: &Chance::default(),
+    });
+    engine.add(prepared.unwrap()).unwrap();
+    let vdevs = engine.pool().store().vdevs();
+    vdevs.root().children().iter().find(|top| top.is_log()).unwrap().guid()
+}
+
 /// What came with later versions is refused by name, and nothing of it is made: neither a longer root block, nor lists of
 /// clones, nor log blocks of the later form.
 #[test]
@@ -335,6 +357,9 @@ fn what_a_version_lacks_is_not_made() {
         assert_eq!(done.is_ok(), may, "to version {to}: {done:?}");
     }
     assert_eq!(pool.view().version(), 10);
+    let log = add_log(&pool, &dir.join("log"));
+    let refused = pool.engine().unwrap().remove(log).unwrap_err().to_string();
+    assert_eq!(refused, "pool must be upgraded to support log removal");
     // What is stable before its group is: a log in the form of that time.
     let files = pool.dataset("v8/made").unwrap().filesystem().unwrap();
     files.write("first", "text").unwrap();
@@ -343,7 +368,7 @@ fn what_a_version_lacks_is_not_made() {
     files.write("logged", "stable\n").unwrap();
     files.sync().unwrap();
     let crashed = tempfile::tempdir().unwrap();
-    for file in &temp.pool.files {
+    for file in temp.pool.files.iter().chain([&dir.join("log")]) {
         fs::copy(file, crashed.path().join(file.file_name().unwrap())).unwrap();
     }
     drop(files);

@@ -84,7 +84,7 @@ fn headers_grow_once_three_pointers_are_too_few() {
         ("draid1:2d:4c:1s a b c d", 9, 7),
     ] {
         let rig = Rig::new(256 << 20);
-        let engine = rig.create(layout, ashift);
+        let engine = rig.create_choosing(layout, ashift, &asked());
         assert_eq!(uses(&engine), Some(0), "{layout}");
         force.set(64 << 10).unwrap();
         let first = write(&engine, 1);
@@ -131,11 +131,16 @@ fn headers_grow_once_three_pointers_are_too_few() {
     sectors_of_512_bytes_and_pools_without_the_feature(force);
 }
 
+/// The feature is enabled on request.
+fn asked() -> [(String, bool); 1] {
+    [("dynamic_gang_header".into(), true)]
+}
+
 /// Nothing becomes active where no header would be larger, or the feature is not enabled.
 fn sectors_of_512_bytes_and_pools_without_the_feature(force: &Tunable) {
     force.set(16 << 10).unwrap();
     let rig = Rig::new(256 << 20);
-    let engine = rig.create("a", 9);
+    let engine = rig.create_choosing("a", 9, &asked());
     let file = write(&engine, 1);
     assert_eq!((uses(&engine), pointers(&engine)[&file][0]), (Some(0), 3));
     engine.export(false).unwrap();
@@ -143,7 +148,7 @@ fn sectors_of_512_bytes_and_pools_without_the_feature(force: &Tunable) {
     rig.judge_blocks();
 
     let rig = Rig::new(256 << 20);
-    let engine = rig.create_choosing("a", 12, &[("dynamic_gang_header".into(), false)]);
+    let engine = rig.create("a", 12);
     write(&engine, 1);
     let file = write(&engine, 2);
     assert_eq!((uses(&engine), pointers(&engine)[&file][0]), (None, 3));

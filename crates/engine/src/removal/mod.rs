@@ -21,12 +21,12 @@ use super::surgery::label_of_left;
 use super::vacant::{ActivityError, ActivityRequest};
 use super::{Disk, Engine, Shared};
 use cenote_format::nvlist::NvList;
-use cenote_pool::Pool;
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
 use cenote_pool::events::Sysevent;
 use cenote_pool::vdev_props::Activity;
+use cenote_pool::{Pool, version};
 use cenote_store::alloc::Allocator;
 use cenote_vdev::{Vdev, VdevTree, init_labels};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -70,6 +70,9 @@ pub enum RemoveError {
     /// It holds blocks of the pool.
     #[error("removing {0} is not supported")]
     Unsupported(&'static str),
+    /// Log devices leave no pool of a version before [`version::HOLES`].
+    #[error("pool must be upgraded to support log removal")]
+    PoolTooOld,
     /// The change could not be written.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -103,6 +106,9 @@ impl Engine {
         }
         match tree.root().children().iter().find(|top| top.guid() == guid) {
             None => Err(RemoveError::NoTop),
+            Some(_) if vdev.is_log() && pool.version() < version::HOLES => {
+                Err(RemoveError::PoolTooOld)
+            }
             Some(_) if vdev.is_log() => self.remove_log(&vdev),
             Some(_) => self.remove_top(&vdev),
         }

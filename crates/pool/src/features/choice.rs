@@ -1,7 +1,7 @@
 //! Which features a pool gets.
 //!
-//! By default all that this program can write, except those that keep OpenZFS 2.1, which does not know them, out of some pools
-//! as soon as they are enabled (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
+//! By default all that this program can write, except those that may keep OpenZFS 2.1, which does not know them, out of a pool
+//! though nobody asked for what they bring (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
 //! features are enabled that it does not know, as long as they are not active. So a new pool can be
 //! moved to any system that is in use, until something that needs a newer one is switched on.
 //! `-o compatibility=` names another set, `-d` enables no feature, and `-o feature@NAME=` adds or leaves out
@@ -15,8 +15,10 @@ use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
 use std::collections::HashSet;
 
 /// Features that new pools get only if they are asked for: two are active once enabled, and OpenZFS 2.1
-/// cannot read pools where they are; of pools with the third it cannot read those with a checkpoint.
-const NOT_BY_DEFAULT: [&str; 3] = ["head_errlog", "vdev_zaps_v2", "raidz_expansion"];
+/// cannot read pools where they are; of pools with the third it cannot read those with a checkpoint; the
+/// fourth becomes active for good when free space is in small pieces.
+const NOT_BY_DEFAULT: [&str; 4] =
+    ["head_errlog", "vdev_zaps_v2", "raidz_expansion", "dynamic_gang_header"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
@@ -142,7 +144,6 @@ mod tests {
             "fast_dedup",
             "longname",
             "large_microzap",
-            "dynamic_gang_header",
             "block_cloning_endian",
             "physical_rewrite",
         ];
@@ -169,7 +170,8 @@ mod tests {
         let named = [("zstd_compress".to_string(), false)];
         let without = FeatureChoice { named: &named, ..Default::default() };
         assert!(!names(&without).contains(&"zstd_compress"));
-        let later = FeatureChoice { compatibility: Some("openzfs-2.3"), ..Default::default() };
+        let later =
+            FeatureChoice { compatibility: Some("openzfs-2.4-linux"), ..Default::default() };
         let later = names(&later);
         assert!(later.contains(&"blake3") && NOT_BY_DEFAULT.iter().all(|n| later.contains(n)));
     }
