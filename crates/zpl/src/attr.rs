@@ -3,8 +3,8 @@
 //! They are the same whether a node is only read or is being changed. Each of the two notes in one go what
 //! it has ([`Words`]); how that is shown is said here.
 
+use crate::bits::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT};
 use crate::sa::{KNOWN, ZplAttr};
-use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT};
 use crate::{Error, Result};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::DnodePhys;
@@ -58,17 +58,17 @@ pub struct Attr {
 impl Attr {
     /// Whether the file is a directory.
     pub fn is_dir(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFDIR
+        u64::from(self.mode) & S_IFMT == crate::bits::S_IFDIR
     }
 
     /// Whether the file is a symbolic link.
     pub fn is_symlink(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFLNK
+        u64::from(self.mode) & S_IFMT == crate::bits::S_IFLNK
     }
 
     /// Whether the file is a regular file.
     pub fn is_file(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFREG
+        u64::from(self.mode) & S_IFMT == crate::bits::S_IFREG
     }
 }
 

@@ -4,7 +4,7 @@
 //! Unicode normalization and case), and each directory's ZAP says how its names were hashed. A file
 //! system without normalization and with case-sensitive names looks names up exactly.
 //!
-//! In a fixed file system directories that were used lately stay open, up to [`MAX_OPEN`] of them.
+//! In a fixed file system directories that were used lately stay open ([`directories`](crate::directories)).
 
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
@@ -13,12 +13,8 @@ use crate::{Error, Result};
 use cenote_dmu::write::zap::AtHand;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_format::dmu::DmuType;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Directories kept open.
-const MAX_OPEN: usize = 64;
 /// Entries read at a time when a directory is searched.
 const BATCH: usize = 1024;
 /// Longest name that a directory can hold, in bytes.
@@ -37,41 +33,6 @@ pub struct DirEntry {
     pub kind: u8,
     /// Pass to [`FileSystem::readdir`] to go on after this entry.
     pub cookie: u64,
-}
-
-/// Directories that are open.
-#[derive(Default)]
-pub(crate) struct Directories(Mutex<Open>);
-
-/// Open directories by object number.
-#[derive(Default)]
-struct Open {
-    /// Uses so far.
-    tick: u64,
-    /// Each with the tick of its last use.
-    zaps: HashMap<u64, (u64, Arc<Zap>)>,
-}
-
-impl Directories {
-    fn get(&self, ino: u64) -> Option<Arc<Zap>> {
-        let mut open = self.0.lock();
-        open.tick = open.tick.wrapping_add(1);
-        let tick = open.tick;
-        let (used, zap) = open.zaps.get_mut(&ino)?;
-        *used = tick;
-        Some(zap.clone())
-    }
-
-    fn put(&self, ino: u64, zap: Arc<Zap>) {
-        let mut open = self.0.lock();
-        let oldest = open.zaps.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino);
-        if let Some(oldest) = oldest.filter(|_| open.zaps.len() >= MAX_OPEN) {
-            open.zaps.remove(&oldest);
-        }
-        open.tick = open.tick.wrapping_add(1);
-        let tick = open.tick;
-        open.zaps.insert(ino, (tick, zap));
-    }
 }
 
 /// Object number in an entry's value (`ZFS_DIRENT_OBJ`).

@@ -7,10 +7,11 @@
 //! versions before 5 it follows the `znode_phys_t` in the bonus buffer, or is in the object's data
 //! if it does not fit.
 
+use crate::bits::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::{SharedRegistry, ZplAttr};
-use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
+use crate::znode::Znode;
 use crate::{Error, Result};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, Seek};

@@ -9,14 +9,15 @@
 //! live one, whose pending changes are seen at once.
 //!
 //! Nothing is kept per file: dnodes and blocks are cached below. Open directories are, in a small
-//! map (see `dir`).
+//! map (see `directories`).
 
 use crate::attr::{Attr, Space, attr_of};
-use crate::dir::Directories;
+use crate::directories::Directories;
+use crate::drain::UnlinkedDrain;
 use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry};
+use crate::settings::{Settings, Visibility};
 use crate::source::Source;
-use crate::write::{Settings, UnlinkedDrain};
 use crate::znode::Znode;
 use crate::{Error, Result};
 use ahash::HashMap;
@@ -49,24 +50,6 @@ pub enum CaseSensitivity {
     Insensitive,
     /// They do, on Linux; other systems may ask otherwise.
     Mixed,
-}
-
-/// Which extended attributes are shown: follows the properties of the dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Visibility {
-    /// `xattr` is not `off`: the `user` namespace is there.
-    pub xattr: bool,
-    /// `acltype` is `posix`: POSIX ACLs are there.
-    pub posix_acl: bool,
-    /// `acltype` is `nfsv4`: NFSv4 ACLs are shown, and can be set.
-    pub nfs4_acl: bool,
-}
-
-impl Default for Visibility {
-    /// Everything that is stored as an extended attribute.
-    fn default() -> Visibility {
-        Visibility { xattr: true, posix_acl: true, nfs4_acl: false }
-    }
 }
 
 /// Reads and writes of the files of a file system (`dataset_kstats_t`).
@@ -203,7 +186,7 @@ impl FileSystem {
             registry,
             rereading: Mutex::default(),
             io: IoCounts::default(),
-            settings: RwLock::new(Arc::new(settings.within(version))),
+            settings: RwLock::new(Arc::new(settings.within(version >= SYSTEM_ATTRIBUTES))),
             directories: Directories::default(),
             orphans: Mutex::default(),
             drain: UnlinkedDrain::default(),
@@ -225,7 +208,7 @@ impl FileSystem {
     /// Changes the properties that can change. Open files follow.
     pub fn set_settings(&self, settings: Settings) {
         self.source.base().store().set_primary_cache(self.source.id(), settings.cache);
-        *self.settings.write() = Arc::new(settings.within(self.version()));
+        *self.settings.write() = Arc::new(settings.within(self.version() >= SYSTEM_ATTRIBUTES));
     }
 
     /// The properties that can change.

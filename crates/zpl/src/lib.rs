@@ -27,16 +27,21 @@
 
 mod acl;
 mod attr;
+mod bits;
 mod diff;
 mod dir;
+mod directories;
+mod drain;
 mod error;
 mod file;
 mod fs;
 mod fuid;
 mod nfs4;
 mod path;
+mod project;
 mod quota;
 mod sa;
+mod settings;
 mod source;
 mod stored;
 mod volume;
@@ -52,12 +57,12 @@ pub use diff::{Change, Difference, Stop as DiffStop, differences};
 pub use dir::DirEntry;
 pub use error::{Error, Result};
 pub use file::File;
-pub use fs::{CaseSensitivity, FileSystem, Visibility};
-pub use quota::ProjectSpace;
+pub use fs::{CaseSensitivity, FileSystem};
+pub use project::ProjectSpace;
+pub use settings::{AclInherit, AclMode, Atime, DirectIo, Settings, Visibility};
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    AclInherit, AclMode, Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner,
-    Removed, RenameFlags, Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor,
-    flags, format, format_volume, replay, upgrade,
+    Allocate, CreateProps, InUse, NewNode, NodeKind, Owner, Removed, RenameFlags, Replayed,
+    Rewrite, SetAttr, SetTime, SetXattr, Supervisor, flags, format, format_volume, replay, upgrade,
 };

@@ -1,9 +1,9 @@
 //! Paths to objects and back (`zfs_obj_to_path`).
 
+use crate::bits::{FLAG_XATTR, S_IFLNK, S_IFMT};
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
-use crate::znode::{FLAG_XATTR, S_IFLNK, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::zap::Zap;
 use std::collections::HashSet;

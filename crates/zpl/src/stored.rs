@@ -1,8 +1,8 @@
 //! Attributes as they are stored, where `stat` shows them otherwise or not at all: for `zdb`.
 
+use crate::bits::FLAG_PROJID;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
-use crate::znode::FLAG_PROJID;
 use crate::{Error, Result};
 use cenote_format::Bytes;
 use cenote_format::acl::Ace;

@@ -9,9 +9,10 @@
 //! that is known here is shown as `user.NAME`; attributes of FreeBSD's system namespace (`freebsd:`) are
 //! hidden.
 
+use crate::bits::{S_IFMT, S_IFREG};
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
-use crate::znode::{S_IFMT, S_IFREG, Znode};
+use crate::znode::Znode;
 use crate::{Error, Result, acl, nfs4};
 use cenote_format::sa::decode_xattrs;
 use std::collections::HashSet;

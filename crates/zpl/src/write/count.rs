@@ -4,6 +4,7 @@
 //! they are, some in each transaction, and the last transaction says that the counting is complete.
 
 use crate::Result;
+use crate::drain::Counting;
 use crate::fs::FileSystem;
 use cenote_dmu::live::Cost;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_FLAG_USEROBJUSED_ACCOUNTED};
@@ -13,15 +14,6 @@ use cenote_format::invariant;
 const BATCH: u64 = 256;
 /// What a transaction writes, at most, in bytes: blocks of dnodes. It takes no space for good.
 const COST: Cost = Cost { write: 16 * DNODE_BLOCK, objects: 0, frees: true };
-
-/// How far objects were counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counting {
-    /// The number of the first object that was not looked at.
-    pub(super) from: u64,
-    /// Flags that the object set gets in the end.
-    pub(super) flags: u64,
-}
 
 impl FileSystem {
     /// Has some objects counted; `None`: all are.

@@ -3,35 +3,21 @@
 use super::books::Books;
 use super::context::{After, Cx, NameRules};
 use super::new_node::{Fresh, create_node};
+use super::registry::{SA_MASTER_NODE, new_registry, new_zap, put};
 use super::{CreateProps, Settings};
+use crate::bits::S_IFDIR;
 use crate::fs::{CaseSensitivity, FUIDS, MASTER_NODE, SYSTEM_ATTRIBUTES, norm_flags};
 use crate::quota::Quotas;
-use crate::sa::{Registry, TABLE};
+use crate::sa::Registry;
 use crate::volume::{DATA, PROPERTIES, SIZE};
-use crate::znode::S_IFDIR;
 use crate::{Error, Result};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, ZapMut};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
-use cenote_format::sa::AttrDef;
 use cenote_format::zap::norm::{TO_UPPER, flags_valid};
 use std::sync::Arc;
-
-/// `DMU_OT_SA_MASTER_NODE`, `DMU_OT_SA_ATTR_REGISTRATION`, `DMU_OT_SA_ATTR_LAYOUTS`.
-const SA_MASTER_NODE: DmuType = DmuType(45);
-const SA_REGISTRY: DmuType = DmuType(46);
-const SA_LAYOUTS: DmuType = DmuType(47);
-
-fn put(os: &mut OpenObjectSet, zap: u64, name: &str, value: u64) -> Result<()> {
-    Ok(ZapMut::open(os, zap).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))?)
-}
-
-fn new_zap(os: &mut OpenObjectSet, kind: DmuType, salt: u64) -> Result<u64> {
-    let format = ZapFormat { salt, ..ZapFormat::default() };
-    Ok(ZapMut::create(os, &NewObject::new(kind, SECTOR), format)?)
-}
 
 fn claim_zap(os: &mut OpenObjectSet, number: u64, kind: DmuType, salt: u64) -> Result<()> {
     os.claim(number, &NewObject::new(kind, SECTOR))?;
@@ -84,7 +70,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         project_quota: props.project_quota,
         ..Settings::default()
     };
-    let settings = settings.within(props.version);
+    let settings = settings.within(props.version >= SYSTEM_ATTRIBUTES);
     let flags = norm_flags(props.normalization, props.case);
     let mut cx = Cx {
         os,
@@ -116,22 +102,6 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
     put(os, MASTER_NODE, "ROOT", root)
 }
 
-/// The registry of all attributes, without layouts.
-fn new_registry(os: &mut OpenObjectSet, sa: u64, salts: [u64; 2]) -> Result<Registry> {
-    let registry_obj = new_zap(os, SA_REGISTRY, salts[0])?;
-    put(os, sa, "REGISTRY", registry_obj)?;
-    let layouts_obj = new_zap(os, SA_LAYOUTS, salts[1])?;
-    put(os, sa, "LAYOUTS", layouts_obj)?;
-    let mut registry = Registry::empty((registry_obj, layouts_obj));
-    registry.master = sa;
-    for ((name, length, swap, _), id) in TABLE.into_iter().zip(0..) {
-        let def = AttrDef { id, length, swap };
-        put(os, registry_obj, name, def.encode())?;
-        registry.define(name.as_bytes(), def);
-    }
-    Ok(registry)
-}
-
 /// Takes a file system to a later version (`zfs_set_version`). Its nodes stay as they are until they are changed, and the
 /// registry of system attributes is made with the first node that has some.
 ///
@@ -148,15 +118,6 @@ pub fn upgrade(os: &mut OpenObjectSet, version: u64, txg: u64) -> Result<()> {
         put(os, MASTER_NODE, "SA_ATTRS", sa)?;
     }
     put(os, MASTER_NODE, "VERSION", version)
-}
-
-/// Makes the registry that a file system has no ZAPs for yet, whose nodes were of the kind from before version 5 until now.
-pub(super) fn make_registry(cx: &mut Cx<'_>) -> Result<()> {
-    let master = cx.registry.master;
-    let salts = [cx.salt(master), cx.salt(master.wrapping_add(1))];
-    let registry = new_registry(cx.os, master, salts)?;
-    cx.publish(registry);
-    Ok(())
 }
 
 /// Makes an empty object set (of type [`Zvol`](cenote_format::dmu::ObjsetType::Zvol)) a volume of

@@ -18,7 +18,7 @@ use super::nfs4::{EXECUTE, FLAG_INHERIT, List, WRITE_ACL, WRITE_OWNER, of_mode, 
 use super::node::NodeMut;
 use super::{AclInherit, AclMode};
 use crate::Result;
-use crate::znode::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::bits::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use cenote_format::acl::{Ace, flag, kind};
 
 /// The flags that say how an entry is handed down, and that it was (`ALL_INHERIT`).

@@ -10,9 +10,10 @@
 use super::acl;
 use super::context::Cx;
 use super::node::{IN_ALL, NodeMut};
+use crate::bits::{S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT};
 use crate::fs::FUIDS;
 use crate::sa::{TABLE, ZplAttr};
-use crate::znode::{S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT, Znode, legacy_position};
+use crate::znode::{Znode, legacy_position};
 use crate::{Error, Result};
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, Bytes, invariant};

@@ -5,8 +5,8 @@ use super::context::Cx;
 use super::handed_down::change_mode;
 use super::node::NodeMut;
 use crate::Result;
+use crate::bits::{S_IFDIR, S_IFMT};
 use crate::sa::ZplAttr;
-use crate::znode::{S_IFDIR, S_IFMT};
 use cenote_format::invariant;
 use cenote_format::zil::{Body, SetAttr};
 

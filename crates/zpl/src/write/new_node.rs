@@ -6,8 +6,8 @@ use super::handed_down::First;
 use super::node::{MODIFIED, NodeMut};
 use super::{acl, legacy};
 use crate::Result;
+use crate::bits::{FLAG_PROJID, S_IFDIR};
 use crate::sa::ZplAttr;
-use crate::znode::{FLAG_PROJID, S_IFDIR};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::SECTOR;
@@ -67,7 +67,7 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
     // Where a target has no room in an old node it is its data, in one block.
     let outside = fresh.target.filter(|target| old && !legacy::has_room(target));
     let block = outside.map_or(SECTOR, |target| (target.len() as u64).next_multiple_of(SECTOR));
-    let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
+    let is_dir = fresh.mode & crate::bits::S_IFMT == S_IFDIR;
     let new = NewObject {
         bonus_kind,
         bonus,
@@ -109,7 +109,7 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
 
 /// The attributes in the order in which OpenZFS has them (`sa_replace_all_by_template`).
 fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
-    let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
+    let is_dir = fresh.mode & crate::bits::S_IFMT == S_IFDIR;
     let project = cx.settings.project_quota;
     let (mode, mut flags) = match &fresh.list {
         Some(First { list, flags }) => {

@@ -10,23 +10,19 @@
 //!
 //! # Invariants
 //!
-//! - Nothing is changed in the object set before [`NodeMut::store`].
+//! - Nothing is changed in the object set before [`NodeMut::store`](super::kinds).
 //! - Every value lies in the buffer; those before `split` are in the bonus buffer, or will be.
 
 use super::context::Cx;
-use super::legacy;
 use crate::attr::{Attr, Space, Words, attr_of};
+use crate::bits::{S_IFDIR, S_IFMT};
 use crate::sa::{Registry, TABLE, ZplAttr};
-use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::outside::Time;
-use cenote_dmu::write::ZapMut;
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
-use cenote_format::encode::zap::{Key, Value};
-use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue};
 
@@ -97,19 +93,9 @@ impl NodeMut {
         NodeMut { data, fields, ..NodeMut::empty(ino) }
     }
 
-    /// Reads the attributes of `ino` (`zfs_znode_sa_init`). Errors: [`Error::NotFound`] if it is not a node.
-    pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
-        if ino == 0 || ino > u64::MAX / 2 {
-            return Err(Error::NotFound(format!("object {ino}")));
-        }
-        let stays_old = cx.has_old_nodes();
+    /// Reads the system attributes of `ino`.
+    pub(super) fn load_attributes(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
         let (dnode, has_spill) = cx.os.dnode_with_spill(ino)?;
-        match dnode.bonus_kind {
-            DmuType::SA => {}
-            DmuType::ZNODE if stays_old => return legacy::load_as_it_is(cx, ino),
-            DmuType::ZNODE => return legacy::load(cx, ino),
-            _ => return Err(Error::NotFound(format!("object {ino}"))),
-        }
         let mut node = NodeMut::empty(ino);
         node.take(&cx.registry, &dnode.bonus)?;
         (node.split, node.bonus) = (node.fields.len(), node.data.len());
@@ -260,7 +246,7 @@ impl NodeMut {
     /// Sets the project. It has its place after the link count, where space accounting finds
     /// it; a node that had no project gets a flag that tells it.
     pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
-        let flags = self.flags(cx)? | crate::znode::FLAG_PROJID;
+        let flags = self.flags(cx)? | crate::bits::FLAG_PROJID;
         self.set(cx, ZplAttr::Flags, &[flags])?;
         for (place, attr) in IN_ALL.into_iter().enumerate() {
             if let Some(index) = self.field(cx, attr).filter(|index| *index != place) {
@@ -351,13 +337,9 @@ impl NodeMut {
         attr_of(&words, space)
     }
 
-    /// Stores what was changed (`sa_modify_attrs`).
-    pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
+    /// Stores what was changed as system attributes (`sa_modify_attrs`).
+    pub(super) fn store_attributes(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
-        invariant!(ino != 0, "attributes of a node that is not made are stored");
-        if let Some(bonus) = self.old.take() {
-            return legacy::store(cx, &self, bonus);
-        }
         if !self.reshaped {
             let Some((bonus, spill)) = self.data.split_at_checked(self.bonus) else {
                 let (bonus, all) = (self.bonus, self.data.len());
@@ -415,51 +397,4 @@ fn room(dnode: &DnodePhys) -> usize {
     let slots = usize::from(dnode.extra_slots).saturating_add(1);
     let taken = DNODE_CORE.saturating_add(dnode.pointers.len().saturating_mul(BLKPTR_SIZE));
     slots.saturating_mul(DNODE_SLOT).saturating_sub(taken)
-}
-
-impl Cx<'_> {
-    /// The definition of an attribute, which is registered if need be.
-    pub(super) fn attribute(&mut self, attr: ZplAttr) -> Result<AttrDef> {
-        if let Some(def) = self.registry.def(attr) {
-            return Ok(def);
-        }
-        let Some((name, length, swap, _)) = TABLE.iter().find(|(.., a)| *a == Some(attr)) else {
-            return Err(Error::Unsupported(format!("attribute {attr:?}")));
-        };
-        let mut registry = Registry::clone(&self.registry);
-        let id = registry
-            .free_attr()
-            .ok_or_else(|| Error::Unsupported("more attributes than there are numbers".into()))?;
-        let def = AttrDef { id, length: *length, swap: *swap };
-        let key = Key::Name(name.as_bytes());
-        ZapMut::open(self.os, registry.objects.0).add(&key, &Value::U64(&[def.encode()]))?;
-        registry.define(name.as_bytes(), def);
-        self.publish(registry);
-        Ok(def)
-    }
-
-    /// The number of the layout of exactly these attributes, which is registered if need be (`sa_find_layout`).
-    fn layout(&mut self, attrs: impl Iterator<Item = AttrDef> + Clone) -> Result<u16> {
-        if self.registry.objects.1 == 0 {
-            super::format::make_registry(self)?;
-        }
-        if let Some(number) = self.registry.find_layout(attrs.clone()) {
-            return Ok(number);
-        }
-        let attrs: Vec<AttrDef> = attrs.collect();
-        let number = self
-            .registry
-            .free_layout()
-            .ok_or_else(|| Error::Unsupported("more than 1022 layouts of attributes".into()))?;
-        let taken = self.registry.layout(number);
-        invariant!(taken.is_none(), "layout {number} of attributes is made, and is {taken:?}");
-        let mut registry = Registry::clone(&self.registry);
-        let ids: Vec<u16> = attrs.iter().map(|a| a.id).collect();
-        let name = number.to_string();
-        ZapMut::open(self.os, registry.objects.1)
-            .add(&Key::Name(name.as_bytes()), &Value::U16(&ids))?;
-        registry.note_layout(number, Some(attrs));
-        self.publish(registry);
-        Ok(number)
-    }
 }

@@ -97,7 +97,7 @@ pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
         Err(e) if e.is_absence() => return Err(none()),
         loaded => loaded?,
     };
-    if hidden.flags(cx)? & crate::znode::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
+    if hidden.flags(cx)? & crate::bits::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
         return Err(none());
     }
     Ok(hidden)

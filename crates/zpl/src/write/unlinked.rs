@@ -16,117 +16,27 @@
 use super::books::Leads;
 use super::context::Cx;
 use super::cost::REMOVE;
-use super::count::Counting;
 use super::node::NodeMut;
 use super::rmnode;
 use crate::Result;
+use crate::drain::{Counting, Queue, Work};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use cenote_dmu::DeleteChunk;
-use cenote_dmu::live::{Cost, Freeing};
-use cenote_dmu::tunables::{DELETE_BLOCKS, UNLINK_SUSPEND_PROGRESS};
+use cenote_dmu::live::Cost;
+use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::zap::Zap;
+use cenote_format::invariant;
 use cenote_format::invariant::caught;
-use cenote_format::{invariant, less};
 use cenote_vdev::waiting::{self, Park};
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freeing a chunk writes, at most, in bytes.
 const CHUNK: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Extended attributes in a hidden directory that are removed in one transaction.
 const XATTRS: u64 = 256;
-
-/// Files without names to be freed, and the thread that does it.
-#[derive(Default)]
-pub(crate) struct UnlinkedDrain {
-    /// A tunable cannot suspend it.
-    unsuspended: AtomicBool,
-    queue: Mutex<Queue>,
-    idle: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<u64>,
-    /// Objects from here on must be counted, and then the object set gets these flags.
-    counting: Option<Counting>,
-    /// There is a thread.
-    running: bool,
-    /// The thread must not free any more.
-    stopped: bool,
-    /// A change that finds no space waits for what is freed: from the moment that a file waits, before there is a thread,
-    /// until none does or the tunable suspends the drain.
-    freeing: Option<Freeing>,
-}
-
-/// What the thread does next.
-enum Work {
-    /// It frees some of a file.
-    Free(u64),
-    /// It has some objects counted.
-    Count(Counting),
-}
-
-impl UnlinkedDrain {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
-
-    /// What to do next; `None`: the thread has to end. `begin` tells that files are being freed from now on.
-    fn next(&self, begin: impl FnOnce() -> Option<Freeing>) -> Option<Work> {
-        let mut queue = self.queue();
-        let first = queue.waiting.front().copied().filter(|_| !self.is_suspended());
-        let free = first.map(Work::Free);
-        let next = free.or(queue.counting.map(Work::Count)).filter(|_| !queue.stopped);
-        let (running, file) = (queue.running, queue.waiting.front());
-        invariant!(
-            running || next.is_none(),
-            "no thread frees files, and one goes on with object {file:?}"
-        );
-        match next {
-            // The tunable may have suspended it until now.
-            Some(Work::Free(_)) if queue.freeing.is_none() => queue.freeing = begin(),
-            Some(Work::Free(_)) => {}
-            _ => queue.freeing = None,
-        }
-        if next.is_none() {
-            queue.running = false;
-            self.idle.notify_all();
-        }
-        next
-    }
-
-    /// A file waits no more: it is freed, or cannot be.
-    fn gone(&self, ino: u64) {
-        let mut queue = self.queue();
-        let before = queue.waiting.len();
-        queue.waiting.retain(|other| *other != ino);
-        let times = less!(before, queue.waiting.len(), "files that wait to be freed");
-        invariant!(times == 1, "object {ino} waited {times} times to be freed");
-    }
-
-    /// Whether files without names are kept for now (`zfs_unlink_suspend_progress`). A later mount frees them.
-    pub(super) fn is_suspended(&self) -> bool {
-        UNLINK_SUSPEND_PROGRESS.get() != 0 && !self.unsuspended.load(Ordering::Relaxed)
-    }
-
-    /// Has files freed whatever the tunable says: a replay needs their numbers.
-    pub(super) fn never_suspend(&self) {
-        self.unsuspended.store(true, Ordering::Relaxed);
-    }
-
-    /// Nothing is freed in the background any more.
-    fn give_up(&self) {
-        let mut queue = self.queue();
-        (queue.running, queue.stopped, queue.freeing) = (false, true, None);
-        self.idle.notify_all();
-    }
-}
 
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {

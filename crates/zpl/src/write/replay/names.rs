@@ -12,6 +12,7 @@
 
 use super::acl::{cost_with, entries};
 use crate::attr::local_id;
+use crate::bits::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
@@ -28,7 +29,6 @@ use crate::write::node::NodeMut;
 use crate::write::remove::one_more;
 use crate::write::rmnode::forget;
 use crate::write::{RenameFlags, names, xvattr};
-use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::outside::Time;
