@@ -1,16 +1,34 @@
-//! A file system in the tree of a mount: the one that is mounted, or a [submount](crate::submount).
+//! A file system in the tree of a mount: the one that is mounted, or a [submount](crate::submount); and where a submount is.
 //!
 //! Invariant: `gone` is set under the lock of the table of slots, and users are counted under it, so no user is
 //! overlooked.
 
-use crate::slots::Place;
+use crate::control::{SnapDir, SnapshotEntry, Snapshots};
 use crate::syncer::{SyncHook, SyncPolicy};
-use crate::tree::{Node, Tree, not_found};
-use crate::{MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook};
-use cenote_zpl::{Clock, Error, FileSystem, Spare, Time};
+use crate::{MountSpec, Space, SpaceHook};
+use cenote_zpl::{Clock, FileSystem, Spare, Time};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+/// Where a submount or a made directory appears.
+pub(crate) struct Place {
+    /// The branch that the place is in.
+    pub(crate) branch: Arc<Branch>,
+    /// Inode number of the directory around it.
+    pub(crate) dir: u64,
+    /// Name in that directory.
+    pub(crate) name: Vec<u8>,
+    /// Inode number of what is covered; otherwise the entry is added.
+    pub(crate) covered: Option<u64>,
+}
+
+/// A directory that leads to a submount.
+pub(crate) struct Made {
+    pub(crate) slot: u16,
+    pub(crate) place: Place,
+    pub(crate) since: Time,
+}
 
 /// A file system in the tree: the one that is mounted, or a submount.
 pub(crate) struct Branch {
@@ -64,18 +82,6 @@ impl Branch {
         *self.fs.write() = fs;
     }
 
-    /// An object of it.
-    pub(crate) fn file(self: &Arc<Self>, object: u64) -> Node {
-        Node::File { branch: self.clone(), fs: self.fs(), slot: self.slot, object }
-    }
-
-    /// The root directory.
-    pub(crate) fn root(self: &Arc<Self>) -> Node {
-        let fs = self.fs();
-        let object = fs.root();
-        Node::File { branch: self.clone(), fs, slot: self.slot, object }
-    }
-
     /// Whether there is a `.zfs`.
     pub(crate) fn has_control(&self) -> bool {
         self.snapshots.is_some() && self.snapdir.load(Ordering::Relaxed) != SnapDir::Disabled as u8
@@ -114,17 +120,15 @@ impl Branch {
         self.snapshots.as_ref().and_then(|s| s.changed())
     }
 
-    /// The control directory `.zfs/shares`: the file system's own directory if it has one.
-    pub(crate) fn shares(self: &Arc<Self>) -> Node {
-        match self.fs().shares() {
-            Some(object) if object != 0 => self.file(object),
-            _ => Node::Shares(self.clone()),
-        }
-    }
-
     /// Whether it was taken away.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
+    }
+
+    /// One more open file or directory of it.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        InUse(self.clone())
     }
 
     /// Whether files in it are open.
@@ -170,25 +174,12 @@ impl InUse {
 
     /// One more of the same.
     pub(crate) fn again(&self) -> InUse {
-        self.0.users.fetch_add(1, Ordering::SeqCst);
-        InUse(self.0.clone())
+        self.0.in_use()
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Tree {
-    /// Registers an open file or directory of a branch.
-    pub(crate) fn enter(&self, branch: &Arc<Branch>) -> Result<InUse, Error> {
-        let _table = self.table();
-        if branch.is_gone() {
-            return Err(not_found("the file system was unmounted"));
-        }
-        branch.users.fetch_add(1, Ordering::SeqCst);
-        Ok(InUse(branch.clone()))
     }
 }

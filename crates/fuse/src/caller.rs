@@ -5,7 +5,7 @@
 //! `/proc`, in the few cases where there is such a bit. Capabilities count that are held where the
 //! server's are: a process in a user namespace of its own has them over what is in that.
 
-use crate::tree::Requester;
+use crate::control::Requester;
 use std::fs;
 
 /// `CAP_FOWNER`: may do what a file's owner may.

@@ -35,17 +35,18 @@
 //!   kernel was told ([`inodes`](crate::inodes)), and compared before the number is used again.
 
 use crate::branch::Branch;
+use crate::changing::Names;
+use crate::fate::{Fate, is_absent};
 use crate::inodes::Standing;
 use crate::kernel::Held;
+use crate::node::{self, Node, object_of, slot_of};
 use crate::session::{Forgetting, Notice};
-use crate::tree::{self, Node, Tree, generation, object_of, slot_of};
+use crate::tree::Tree;
 use cenote_vdev::waiting;
-use cenote_zpl::{Error, FileSystem};
-use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
-use rustix::io::Errno;
+use cenote_zpl::FileSystem;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often it is looked whether a pool is suspended.
@@ -63,46 +64,6 @@ pub enum Renewed {
     Same(Arc<FileSystem>),
     /// Nothing. Programs that use it get errors.
     Nothing,
-}
-
-/// Names in directories, by the directory's inode number.
-type Names = BTreeMap<u64, BTreeSet<Vec<u8>>>;
-
-/// Names that requests have changed while somebody lists directories.
-#[derive(Default)]
-pub(crate) struct Changing {
-    /// How many list.
-    listing: AtomicUsize,
-    names: Mutex<Names>,
-}
-
-/// While it lasts, names that change are noted, and the kernel keeps none that it is told.
-struct Listing<'a>(&'a Changing);
-
-impl Drop for Listing<'_> {
-    fn drop(&mut self) {
-        let mut names = self.0.names.lock();
-        if self.0.listing.fetch_sub(1, Ordering::SeqCst) == 1 {
-            names.clear();
-        }
-    }
-}
-
-impl Changing {
-    fn listing(&self) -> Listing<'_> {
-        self.listing.fetch_add(1, Ordering::SeqCst);
-        Listing(self)
-    }
-
-    fn goes_on(&self) -> bool {
-        self.listing.load(Ordering::SeqCst) > 0
-    }
-
-    /// The names that were noted in directories that `of` chooses.
-    fn noted(&self, of: impl Fn(u64) -> bool) -> Names {
-        let names = self.names.lock();
-        names.iter().filter(|(dir, _)| of(**dir)).map(|(dir, all)| (*dir, all.clone())).collect()
-    }
 }
 
 /// What the names in a directory lead to: inode numbers.
@@ -123,7 +84,7 @@ impl Entries {
                 break;
             };
             cookie = last.cookie;
-            let found = batch.into_iter().map(|e| (e.name.to_vec(), tree::ino(fs, slot, e.ino)));
+            let found = batch.into_iter().map(|e| (e.name.to_vec(), node::ino(fs, slot, e.ino)));
             entries.all.extend(found);
         }
         entries
@@ -135,15 +96,6 @@ impl Entries {
     }
 }
 
-/// What an object is in the coming contents.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// A file with a name, of this generation.
-    Named(u64),
-    /// No file, or one without a name.
-    Gone,
-}
-
 /// What is known before an exchange.
 struct Foreseen {
     /// The inode number of the root directory, which the kernel always knows.
@@ -152,34 +104,6 @@ struct Foreseen {
     directories: HashMap<u64, (Entries, Entries)>,
     /// Numbers as they come, as far as they could be looked up.
     files: HashMap<u64, Option<Fate>>,
-}
-
-impl Fate {
-    /// That of an object.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    fn of(fs: &FileSystem, object: u64) -> Result<Fate, Error> {
-        match fs.attr(object) {
-            Ok(attr) if attr.nlink > 0 => Ok(Fate::Named(generation(&attr))),
-            Ok(_) => Ok(Fate::Gone),
-            Err(e) if is_absent(&e) => Ok(Fate::Gone),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-/// Whether an object is a file of a generation that has a name.
-///
-/// # Errors
-/// It cannot be read.
-pub(crate) fn stands(fs: &FileSystem, object: u64, told: u64) -> Result<bool, Error> {
-    Ok(Fate::of(fs, object)? == Fate::Named(told))
-}
-
-/// Whether an error says that there is no such object.
-fn is_absent(e: &Error) -> bool {
-    e.errno() == Errno::NOENT.raw_os_error()
 }
 
 impl Foreseen {
@@ -236,7 +160,7 @@ impl Tree {
             }
         };
         if !is_other && Arc::ptr_eq(&fs, &before) {
-            let number = |object| tree::ino(&fs, branch.slot, object);
+            let number = |object| node::ino(&fs, branch.slot, object);
             orphans.into_iter().for_each(|orphan| self.inodes.put_back(number(orphan.1), orphan));
             return Some(done);
         }
@@ -302,17 +226,6 @@ impl Tree {
         Foreseen { root, directories, files }
     }
 
-    /// Finds out whether a number in doubt stands for the file that the kernel was told it for.
-    ///
-    /// # Errors
-    /// It does not; it cannot be read.
-    pub(crate) fn settle(&self, ino: u64, told: u64, node: &Node) -> Result<(), Error> {
-        let Node::File { fs, object, .. } = node else { return Ok(()) };
-        let stands = stands(fs, *object, told)?;
-        self.inodes.settle(ino, told, stands);
-        if stands { Ok(()) } else { Err(Error::Stale(ino)) }
-    }
-
     /// Lets no request be served until what is returned is dropped. `None`: one that is being served waits for a suspended
     /// pool, maybe for hours, and others would wait behind this.
     fn close_to_requests(&self) -> Option<Held<RwLockWriteGuard<'_, ()>>> {
@@ -331,7 +244,7 @@ impl Tree {
     /// A name in a directory changes, or may have changed. To be called after that.
     pub(crate) fn changed_name(&self, dir: &Node, name: &[u8]) {
         if self.changing.goes_on() {
-            self.changing.names.lock().entry(dir.ino()).or_default().insert(name.to_vec());
+            self.changing.note(dir.ino(), name);
         }
     }
 

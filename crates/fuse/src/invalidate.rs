@@ -5,8 +5,9 @@
 //! any more.
 
 use crate::branch::Branch;
+use crate::node::{CONTROL, FUSE_ROOT, slot_of};
 use crate::session::{Forgetting, INodeNo, Notice, Work};
-use crate::tree::{CONTROL, FUSE_ROOT, Tree, slot_of};
+use crate::tree::Tree;
 use crate::{SnapDir, inodes};
 use std::sync::Arc;
 

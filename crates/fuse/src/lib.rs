@@ -25,14 +25,15 @@
 //! | `caller` | groups and capabilities of the process that sent a request |
 //! | `flags` | file flags and project ids |
 //! | `rewrite` | having files written anew as they are |
-//! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
+//! | `tree`, `node` | inode numbers and what they stand for, attributes |
+//! | `control` | what `.zfs` shows of the pool |
 //! | `branch`, `submount` | the file systems of a mount; those that are served inside another one's mount |
 //! | `slots` | which number leads to which submount or snapshot |
 //! | `invalidate` | what the kernel is to forget |
 //! | [`kernel`] | the rule for threads that wait for the kernel |
-//! | `exchange` | other contents of a file system in use |
+//! | `exchange`, `changing`, `fate` | other contents of a file system in use |
 //! | `users` | which processes use a mount |
-//! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
+//! | `snapshot`, `closing` | snapshots in `.zfs/snapshot`, and those that are about to go |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
 //!
 //! # Inode numbers
@@ -63,16 +64,21 @@ pub mod agent;
 mod attach;
 mod branch;
 mod caller;
+mod changing;
+mod closing;
 mod connection;
+mod control;
 mod descriptors;
 mod detach;
 mod error;
 mod exchange;
+mod fate;
 mod flags;
 mod inodes;
 mod invalidate;
 pub mod kernel;
 mod mountinfo;
+mod node;
 mod place;
 mod privilege;
 mod project;
@@ -90,6 +96,7 @@ mod users;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
+pub use control::{Requester, SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
 pub use detach::Force;
 pub use error::MountError;
 pub use exchange::Renewed;
@@ -101,7 +108,6 @@ pub use rustix::mount::MountFlags;
 pub use session::{Forgetting, is_request};
 pub use submount::Submount;
 pub use syncer::{SyncHook, SyncPolicy};
-pub use tree::{Requester, SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
 pub use users::User;
 pub use watcher::Watcher;
 
@@ -392,7 +398,7 @@ impl MountHandle {
     /// refused then go into the kernel's pages first, and are written with them if they were changed.
     pub fn write_mapped(&self) {
         if let Some(tree) = self.tree.upgrade() {
-            tree.write_mapped(|ino| tree::slot_of(ino) == tree.root.slot);
+            tree.write_mapped(|ino| node::slot_of(ino) == tree.root.slot);
         }
     }
 

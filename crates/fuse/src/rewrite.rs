@@ -13,7 +13,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::tree::{is_control, slot_of};
+use crate::node::{is_control, slot_of};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use std::fs::{File, Metadata};

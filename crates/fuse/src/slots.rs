@@ -6,13 +6,10 @@
 //! Invariants: what a place is in has a smaller slot than what is there. A slot is never given to anything else
 //! while the mount lasts; one that was left is [`Slot::Gone`].
 
-use crate::branch::Branch;
-use crate::kernel::Held;
+use crate::branch::{Branch, Made, Place};
+use crate::node::{Node, slot_of};
 use crate::snapshot::Snapshot;
-use crate::tree::{Node, Tree, slot_of};
 use ahash::HashMap;
-use cenote_zpl::Time;
-use parking_lot::RwLockWriteGuard;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -20,25 +17,6 @@ use std::sync::Arc;
 pub(crate) const MAX_SLOTS: usize = FIRST_SNAPSHOT as usize - 1;
 /// First slot of snapshots.
 const FIRST_SNAPSHOT: u16 = 1 << 15;
-
-/// Where a submount or a made directory appears.
-pub(crate) struct Place {
-    /// The branch that the place is in.
-    pub(crate) branch: Arc<Branch>,
-    /// Inode number of the directory around it.
-    pub(crate) dir: u64,
-    /// Name in that directory.
-    pub(crate) name: Vec<u8>,
-    /// Inode number of what is covered; otherwise the entry is added.
-    pub(crate) covered: Option<u64>,
-}
-
-/// A directory that leads to a submount.
-pub(crate) struct Made {
-    pub(crate) slot: u16,
-    pub(crate) place: Place,
-    pub(crate) since: Time,
-}
 
 /// What has a slot.
 #[derive(Clone)]
@@ -185,11 +163,5 @@ impl Table {
             _ => None,
         };
         self.slots.iter().filter_map(made).collect()
-    }
-}
-
-impl Tree {
-    pub(crate) fn table_mut(&self) -> Held<RwLockWriteGuard<'_, Table>> {
-        Held::new(|| self.table.write())
     }
 }

@@ -34,9 +34,10 @@ mod handle;
 
 pub use handle::Submount;
 
-use crate::branch::Branch;
-use crate::slots::{MAX_SLOTS, Made, Place, Slot, Table};
-use crate::tree::{Node, Tree, slot_of};
+use crate::branch::{Branch, Made, Place};
+use crate::node::{Node, slot_of};
+use crate::slots::{MAX_SLOTS, Slot, Table};
+use crate::tree::Tree;
 use crate::{Force, MountSpec};
 use cenote_zpl::{Clock, Error};
 use rustix::fs::FileType;
@@ -60,18 +61,6 @@ struct Walk<'a> {
 }
 
 impl Tree {
-    /// What is shown in place of `node`: the root directory of the submount that covers it, or itself.
-    pub(crate) fn top(&self, mut node: Node) -> Node {
-        let table = self.table();
-        if table.covers.is_empty() {
-            return node;
-        }
-        while let Some(branch) = table.covers.get(&node.ino()) {
-            node = branch.root();
-        }
-        node
-    }
-
     /// Whether names in the tree lead elsewhere than in the file systems that they are in.
     pub(crate) fn leads_elsewhere(&self) -> bool {
         let table = self.table();
@@ -82,26 +71,6 @@ impl Tree {
     pub(crate) fn is_covered(&self, node: &Node) -> bool {
         let table = self.table();
         !table.covers.is_empty() && table.covers.contains_key(&node.ino())
-    }
-
-    /// What an added entry leads to.
-    pub(crate) fn added(&self, dir: &Node, name: &[u8]) -> Option<Node> {
-        self.additions(dir).into_iter().find(|(_, n, _)| n == name).map(|(_, _, node)| node)
-    }
-
-    /// The entries that are added to a directory: slot, name and what they lead to.
-    pub(crate) fn additions(&self, dir: &Node) -> Vec<(u16, Vec<u8>, Node)> {
-        let found: Vec<_> = {
-            let table = self.table();
-            let entries = table.added.get(&dir.ino());
-            let entry = |(slot, name): (&u16, &Vec<u8>)| match table.slot(*slot)? {
-                Slot::Submount(branch) => Some((*slot, name.clone(), branch.root())),
-                Slot::Made(made) => Some((*slot, name.clone(), Node::Made(made.clone()))),
-                _ => None,
-            };
-            entries.into_iter().flatten().filter_map(entry).collect()
-        };
-        found.into_iter().map(|(slot, name, node)| (slot, name, self.top(node))).collect()
     }
 
     /// All file systems in the tree.

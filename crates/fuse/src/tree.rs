@@ -17,207 +17,22 @@
 //! never given to anything else while the mount lasts.
 
 use crate::MountSpec;
-use crate::branch::Branch;
-use crate::exchange::Changing;
+use crate::branch::{Branch, InUse};
+use crate::changing::Changing;
+use crate::fate::stands;
 use crate::inodes::{Inodes, Standing};
 use crate::kernel::Held;
+use crate::node::{
+    CONTROL, FUSE_ROOT, Node, OBJECT_MASK, generation, in_branch, in_slot, not_found, slot_of,
+};
 use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
-use crate::slots::{Made, Slot, Table};
+use crate::slots::{Slot, Table};
 use crate::snapshot::Snapshot;
-use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Spare, Time};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use cenote_zpl::{Attr, Error, Time};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::FileType;
-use std::io;
 use std::sync::{Arc, OnceLock};
-
-/// The kernel's number of the root directory.
-pub(crate) const FUSE_ROOT: u64 = 1;
-const OBJECT_BITS: u32 = 48;
-const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
-/// `.zfs` (`ZFSCTL_INO_ROOT`).
-const INO_CONTROL: u64 = OBJECT_MASK;
-/// `.zfs/shares`, where the file system has no such directory.
-const INO_SHARES: u64 = OBJECT_MASK - 1;
-/// `.zfs/snapshot`.
-const INO_SNAPSHOTS: u64 = OBJECT_MASK - 2;
-/// Name of the control directory.
-pub(crate) const CONTROL: &[u8] = b".zfs";
-
-/// The `snapdir` property.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SnapDir {
-    /// There is no `.zfs`.
-    Disabled,
-    /// `.zfs` is there, but not listed.
-    Hidden,
-    /// `.zfs` is listed.
-    Visible,
-}
-
-/// A snapshot as `.zfs/snapshot` lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SnapshotEntry {
-    /// Name after the `@`.
-    pub name: String,
-    /// Time of creation, seconds since 1970.
-    pub created: i64,
-}
-
-/// A change of the snapshots of a file system, by names after the `@`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotChange<'a> {
-    /// One is taken.
-    Take(&'a str),
-    /// One goes, to which nothing leads any more in this mount.
-    Destroy(&'a str),
-    /// The first gets the second name.
-    Rename(&'a str, &'a str),
-}
-
-/// A user that sent a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requester {
-    /// Its number.
-    pub user: u32,
-    /// The numbers of its groups.
-    pub groups: Vec<u32>,
-}
-
-/// The snapshots of a file system, and what else shares its blocks.
-pub trait Snapshots: Send + Sync {
-    /// All snapshots, in order of creation.
-    fn list(&self) -> Vec<SnapshotEntry>;
-    /// Opens a snapshot by its name (after the `@`).
-    fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
-    /// The txg of the newest snapshot, which shares what was born in it or before; 0 without snapshots.
-    fn newest(&self) -> u64;
-    /// Tells which blocks clones share, by their pointers.
-    fn cloned(&self) -> Box<Spare<'static>> {
-        Box::new(|_| false)
-    }
-    /// Whether blocks can be rewritten with their births kept: the pool has the feature `physical_rewrite`.
-    fn may_keep_births(&self) -> bool {
-        false
-    }
-    /// When snapshots were last taken, destroyed or renamed (property `snapshots_changed`): seconds since 1970
-    /// and nanoseconds; zeros if never. `None`: that is not known.
-    fn changed(&self) -> Option<(i64, u32)> {
-        None
-    }
-    /// Whether snapshots are taken, destroyed and renamed in `.zfs/snapshot` (`zfs_admin_snapshot`).
-    fn are_administered(&self) -> bool {
-        false
-    }
-    /// Makes a change for a user, and waits for it; `None`: for the one whom the pool belongs to. No other mount needs to
-    /// be told.
-    ///
-    /// # Errors
-    /// Errors of the system calls `mkdir`, `rmdir` and `rename`, by number.
-    fn change(&self, _user: Option<&Requester>, _change: SnapshotChange<'_>) -> io::Result<()> {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-}
-
-/// What an inode number stands for.
-#[derive(Clone)]
-pub(crate) enum Node {
-    /// A file of a file system or of one of its snapshots.
-    File {
-        /// The file system, also if the file is in a snapshot of it.
-        branch: Arc<Branch>,
-        /// What the file is in: the file system or the snapshot.
-        fs: Arc<FileSystem>,
-        slot: u16,
-        object: u64,
-    },
-    /// `.zfs`.
-    Control(Arc<Branch>),
-    /// `.zfs/shares`.
-    Shares(Arc<Branch>),
-    /// `.zfs/snapshot`.
-    Snapshots(Arc<Branch>),
-    /// A directory that only leads to submounts.
-    Made(Arc<Made>),
-}
-
-impl Node {
-    /// The file system that this is in.
-    pub(crate) fn branch(&self) -> &Arc<Branch> {
-        match self {
-            Node::File { branch, .. } => branch,
-            Node::Control(branch) | Node::Shares(branch) | Node::Snapshots(branch) => branch,
-            Node::Made(made) => &made.place.branch,
-        }
-    }
-
-    /// Whether this is the root directory of a file system, not of a snapshot.
-    pub(crate) fn is_branch_root(&self) -> bool {
-        matches!(self, Node::File { branch, fs, slot, object }
-            if *slot == branch.slot && *object == fs.root())
-    }
-
-    /// Whether this may be different when it is looked at again: it is not in a snapshot.
-    pub(crate) fn may_change(&self) -> bool {
-        matches!(self, Node::File { branch, slot, .. } if *slot == branch.slot)
-    }
-
-    /// Whether a name in this directory may be written in several ways.
-    pub(crate) fn folds_names(&self) -> bool {
-        matches!(self, Node::File { fs, .. }
-            if fs.normalizes() || fs.case_sensitivity() != CaseSensitivity::Sensitive)
-    }
-
-    /// Inode number.
-    pub(crate) fn ino(&self) -> u64 {
-        match self {
-            Node::File { fs, slot, object, .. } => ino(fs, *slot, *object),
-            Node::Control(branch) => in_slot(branch.slot, INO_CONTROL),
-            Node::Shares(branch) => in_slot(branch.slot, INO_SHARES),
-            Node::Snapshots(branch) => in_slot(branch.slot, INO_SNAPSHOTS),
-            Node::Made(made) => in_slot(made.slot, 0),
-        }
-    }
-}
-
-/// The slot in an inode number.
-pub(crate) fn slot_of(ino: u64) -> u16 {
-    (ino >> OBJECT_BITS) as u16
-}
-
-/// Whether an inode number is that of `.zfs`.
-pub(crate) fn is_control(ino: u64) -> bool {
-    ino & OBJECT_MASK == INO_CONTROL
-}
-
-fn in_slot(slot: u16, object: u64) -> u64 {
-    u64::from(slot) << OBJECT_BITS | object
-}
-
-/// Inode number of an object.
-pub(crate) fn ino(fs: &FileSystem, slot: u16, object: u64) -> u64 {
-    let object = if slot != 0 && object == fs.root() { 0 } else { object & OBJECT_MASK };
-    in_slot(slot, object)
-}
-
-/// The object of an inode number, as [`ino`] makes it.
-pub(crate) fn object_of(fs: &FileSystem, ino: u64) -> u64 {
-    match ino & OBJECT_MASK {
-        0 => fs.root(),
-        object => object,
-    }
-}
-
-/// A node of a file system; object 0 is its root directory.
-fn in_branch(branch: &Arc<Branch>, object: u64) -> Node {
-    match object {
-        0 => branch.root(),
-        INO_CONTROL => Node::Control(branch.clone()),
-        INO_SHARES => Node::Shares(branch.clone()),
-        INO_SNAPSHOTS => Node::Snapshots(branch.clone()),
-        _ => branch.file(object),
-    }
-}
 
 /// The tree of a mount.
 pub(crate) struct Tree {
@@ -240,10 +55,6 @@ pub(crate) struct Tree {
     pub(crate) changing: Changing,
 }
 
-pub(crate) fn not_found(what: impl Into<String>) -> Error {
-    Error::NotFound(what.into())
-}
-
 impl Tree {
     pub(crate) fn new(spec: &MountSpec) -> Tree {
         Tree {
@@ -261,6 +72,62 @@ impl Tree {
 
     pub(crate) fn table(&self) -> Held<RwLockReadGuard<'_, Table>> {
         Held::new(|| self.table.read())
+    }
+
+    pub(crate) fn table_mut(&self) -> Held<RwLockWriteGuard<'_, Table>> {
+        Held::new(|| self.table.write())
+    }
+
+    /// Registers an open file or directory of a branch.
+    pub(crate) fn enter(&self, branch: &Arc<Branch>) -> Result<InUse, Error> {
+        let _table = self.table();
+        if branch.is_gone() {
+            return Err(not_found("the file system was unmounted"));
+        }
+        Ok(branch.in_use())
+    }
+
+    /// What is shown in place of `node`: the root directory of the submount that covers it, or itself.
+    pub(crate) fn top(&self, mut node: Node) -> Node {
+        let table = self.table();
+        if table.covers.is_empty() {
+            return node;
+        }
+        while let Some(branch) = table.covers.get(&node.ino()) {
+            node = branch.root();
+        }
+        node
+    }
+
+    /// What an added entry leads to.
+    pub(crate) fn added(&self, dir: &Node, name: &[u8]) -> Option<Node> {
+        self.additions(dir).into_iter().find(|(_, n, _)| n == name).map(|(_, _, node)| node)
+    }
+
+    /// The entries that are added to a directory: slot, name and what they lead to.
+    pub(crate) fn additions(&self, dir: &Node) -> Vec<(u16, Vec<u8>, Node)> {
+        let found: Vec<_> = {
+            let table = self.table();
+            let entries = table.added.get(&dir.ino());
+            let entry = |(slot, name): (&u16, &Vec<u8>)| match table.slot(*slot)? {
+                Slot::Submount(branch) => Some((*slot, name.clone(), branch.root())),
+                Slot::Made(made) => Some((*slot, name.clone(), Node::Made(made.clone()))),
+                _ => None,
+            };
+            entries.into_iter().flatten().filter_map(entry).collect()
+        };
+        found.into_iter().map(|(slot, name, node)| (slot, name, self.top(node))).collect()
+    }
+
+    /// Finds out whether a number in doubt stands for the file that the kernel was told it for.
+    ///
+    /// # Errors
+    /// It does not; it cannot be read.
+    pub(crate) fn settle(&self, ino: u64, told: u64, node: &Node) -> Result<(), Error> {
+        let Node::File { fs, object, .. } = node else { return Ok(()) };
+        let stands = stands(fs, *object, told)?;
+        self.inodes.settle(ino, told, stands);
+        if stands { Ok(()) } else { Err(Error::Stale(ino)) }
     }
 
     /// What an inode number stands for.
@@ -426,14 +293,6 @@ fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     let known = |kind: &FileType| *kind != FileType::Unknown;
     Some(FileType::from_raw_mode((kind & 0xf) << 12)).filter(|k| kind <= 0xf && known(k))
-}
-
-/// What tells a file from others that had its number, in the 32 bits that the kernel keeps of it. The
-/// transaction group of its creation alone does not: in one group a number can be given several times.
-pub(crate) fn generation(a: &Attr) -> u64 {
-    let (seconds, nanoseconds) = (a.crtime.0 as u32, a.crtime.1);
-    let group = (a.gen_ as u32).wrapping_mul(0x9e37_79b1);
-    u64::from(group ^ seconds.rotate_left(16) ^ nanoseconds)
 }
 
 fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {

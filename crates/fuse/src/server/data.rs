@@ -18,12 +18,13 @@ use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
 use crate::SyncPolicy;
 use crate::caller::Caller;
+use crate::node::Node;
 use crate::session::Work;
 use crate::session::{
     FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
     waits_for_disk,
 };
-use crate::tree::{Node, Tree};
+use crate::tree::Tree;
 use cenote_zpl::{Allocate, Atime, Attr, Error, FileSystem, SetAttr, flags};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;

@@ -1,10 +1,10 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
 use crate::branch::InUse;
-use crate::exchange::stands;
+use crate::fate::stands;
 use crate::inodes::Standing;
+use crate::node::Node;
 use crate::session::FileHandle;
-use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};

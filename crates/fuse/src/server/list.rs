@@ -7,10 +7,11 @@ use super::handles::Directory;
 use super::{FOREVER, Server, errno};
 use crate::branch::Branch;
 use crate::inodes;
+use crate::node::{CONTROL, Node, ino};
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
-use crate::tree::{CONTROL, Node, file_type, ino};
+use crate::tree::file_type;
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use rustix::fs::FileType;

@@ -4,12 +4,12 @@
 use super::{FOREVER, Server, errno};
 use crate::SyncPolicy;
 use crate::branch::Branch;
+use crate::node::Node;
 use crate::session::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen,
     ReplyWrite,
 };
 use crate::syncer::Syncer;
-use crate::tree::Node;
 use cenote_zpl::Attr;
 use rustix::fs::FileType;
 use rustix::io::Errno;

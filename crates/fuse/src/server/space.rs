@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::Space;
-use crate::tree::Node;
+use crate::node::Node;
 use cenote_zpl::ProjectSpace;
 
 /// Objects that an object set can hold.

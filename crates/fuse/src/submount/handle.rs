@@ -1,8 +1,9 @@
 //! A submount as its owner holds it: what can be told to it, and how it is taken away.
 
 use super::{Branch, LATE_CLOSE};
+use crate::node::slot_of;
 use crate::syncer::SyncPolicy;
-use crate::tree::{Tree, slot_of};
+use crate::tree::Tree;
 use crate::{Force, Forgetting, MountError, MountHandle, MountSpec, Renewed, SnapDir};
 use cenote_zpl::FileSystem;
 use std::fs;
