@@ -344,6 +344,11 @@ fn what_a_version_lacks_is_not_made() {
     }
     made.set(&[("compression", "gzip"), ("dedup", "off"), ("refquota", "none")]).unwrap();
     drop(made);
+    assert!(pool.create_filesystem("v8/refused", &[("refquota", "1G")]).is_err());
+    let volume = pool.create_volume("v8/volume", 8 << 20, &[]).unwrap();
+    assert_ne!(volume.property("reservation").unwrap().unwrap(), "0");
+    assert_eq!(volume.property("refreservation").unwrap().unwrap(), "0");
+    drop(volume);
     let by = changes(&pool);
     let names = ["v8/z1@one".to_string()];
     let (_, refused) = by.hold(&names, "tag").unwrap_err();

@@ -430,9 +430,9 @@ impl PoolTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Duration;
 
     #[test]
     fn a_pool_is_for_one_command_and_the_others_go_on() {

@@ -130,18 +130,22 @@ impl Ace {
     /// # Errors
     /// They do not lie in `b`; too many entries; unknown types.
     pub fn decode_stored(b: &Bytes<'_>, count: u64) -> Result<Vec<Ace>> {
-        let (list, _) = decode(b, (count, MAX_STORED), |at| {
-            let (kind, flags, mask) = (b.u16(at)?, b.u16(at + 2)?, b.u32(at + 4)?);
-            let ace = Ace { kind, flags, mask, who: None, objects: None };
-            if is_short(&ace) {
-                return Ok((ace, HEADER));
-            }
-            let word = b.u64(at + HEADER)?;
-            let objects = objects(b, at + HEADER + 8, kind)?;
-            let who = Some(word).filter(|_| names(&ace));
-            Ok((Ace { who, objects, ..ace }, HEADER + 8 + objects.map_or(0, |o| o.len())))
-        })?;
+        let (list, _) = decode(b, (count, MAX_STORED), |at| stored(b, at))?;
         Ok(list)
+    }
+
+    /// Decodes those of the `count` entries of a stored list that make sense, up to the end of `b`. Others say nothing of a mode,
+    /// and are not handed down (`zfs_mode_compute`, `zfs_acl_inherit`).
+    pub fn decode_known(b: &Bytes<'_>, count: u64) -> Vec<Ace> {
+        let (mut list, mut at) = (Vec::new(), 0);
+        for _ in 0..count {
+            let Ok((ace, len)) = stored(b, at) else { break };
+            if ace.is_known() {
+                list.push(ace);
+            }
+            at += len;
+        }
+        list
     }
 
     /// Appends the entry as it is in stored lists.
@@ -154,6 +158,19 @@ impl Ace {
             out.extend(self.objects.iter().flatten());
         }
     }
+}
+
+/// The entry of a stored list at `at`, and its length.
+fn stored(b: &Bytes<'_>, at: usize) -> Result<(Ace, usize)> {
+    let (kind, flags, mask) = (b.u16(at)?, b.u16(at + 2)?, b.u32(at + 4)?);
+    let ace = Ace { kind, flags, mask, who: None, objects: None };
+    if is_short(&ace) {
+        return Ok((ace, HEADER));
+    }
+    let word = b.u64(at + HEADER)?;
+    let objects = objects(b, at + HEADER + 8, kind)?;
+    let who = Some(word).filter(|_| names(&ace));
+    Ok((Ace { who, objects, ..ace }, HEADER + 8 + objects.map_or(0, |o| o.len())))
 }
 
 /// Decodes `count` entries, `most` at most, with `one`, which returns the entry at an offset and its length; returns the end
@@ -245,7 +262,12 @@ mod tests {
             let stored = encoded(&list, Ace::append_stored);
             let b = Bytes::new(&stored, Little, "t");
             prop_assert_eq!(&Ace::decode_stored(&b, count).unwrap(), &list);
-            prop_assert_eq!(encoded(&list, Ace::append_stored), stored);
+            prop_assert_eq!(&encoded(&list, Ace::append_stored), &stored);
+            // An entry of no known type in front is passed over.
+            let odd = [&[9, 0x20, 0xff, 0xff, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0][..], &stored].concat();
+            let b = Bytes::new(&odd, Little, "t");
+            prop_assert!(Ace::decode_stored(&b, count + 1).is_err());
+            prop_assert_eq!(Ace::decode_known(&b, u64::MAX), list);
         }
 
         #[test]
@@ -268,7 +290,10 @@ mod tests {
             for order in [Little, Big] {
                 let b = Bytes::new(&v, order, "t");
                 let _ = Ace::decode_logged(&b, count, old);
+                let known = Ace::decode_known(&b, count);
+                prop_assert!(known.len() as u64 <= count);
                 if let Ok(list) = Ace::decode_stored(&b, count) {
+                    prop_assert_eq!(&known, &list);
                     let again = encoded(&list, Ace::append_stored);
                     prop_assert!(again.len() <= v.len());
                 }

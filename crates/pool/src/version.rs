@@ -36,6 +36,8 @@ pub const SPARES: u64 = 3;
 pub const LOG_DEVICES: u64 = 7;
 /// Permissions of users (`SPA_VERSION_DELEGATED_PERMS`).
 pub const PERMISSIONS: u64 = 8;
+/// Quotas and reservations without what snapshots take (`SPA_VERSION_REFQUOTA`, `SPA_VERSION_REFRESERVATION`).
+pub const OWN_SPACE: u64 = 9;
 /// Cache devices (`SPA_VERSION_L2CACHE`).
 pub const CACHE_DEVICES: u64 = 10;
 /// Properties of snapshots (`SPA_VERSION_SNAP_PROPS`).

@@ -69,7 +69,8 @@ impl Changes {
             let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
                 return Ok(Ok(Err(ChangeError::NoParent)));
             };
-            if needs_upgrade(tx, context.config.version, &plan.stored)? {
+            if needs_upgrade(tx, context.config.version, plan.stored.iter().chain(&plan.accounted))?
+            {
                 return Ok(Ok(Err(ChangeError::NeedsUpgrade)));
             }
             let stored: Vec<(&str, NewValue)> =

@@ -29,7 +29,7 @@ use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
-use cenote_pool::version::newest_of_files;
+use cenote_pool::version::{self, newest_of_files};
 use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
@@ -429,7 +429,12 @@ fn check_suite(format: Format, suite: Suite) -> Result<()> {
     }
 }
 
-/// Gives a volume that is not sparse its refreservation.
+/// The property that reserves what a volume may take (`zfs_prop_reservation`).
+pub(super) fn reserves_by(pool: &Pool) -> &'static str {
+    if pool.version() < version::OWN_SPACE { "reservation" } else { "refreservation" }
+}
+
+/// Gives a volume that is not sparse its reservation.
 fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<Setting>) {
     let Format::Volume { size, block_size } = format else { return };
     let copies = chosen(settings, "copies").unwrap_or(1);
@@ -438,7 +443,7 @@ fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<
         Some(given) if given.as_number() == Some(props::AUTO) => {
             given.value = NewValue::Number(auto());
         }
-        None if !sparse => settings.push(Setting::number("refreservation", auto())),
+        None if !sparse => settings.push(Setting::number(reserves_by(pool), auto())),
         _ => {}
     }
 }
@@ -458,7 +463,8 @@ fn create(
         Format::Filesystem { .. } => None,
     };
     let version = context.config.version;
-    if needs_upgrade(tx, version, plan.stored.iter().chain(&block_size))? {
+    let asked = plan.stored.iter().chain(&plan.accounted).chain(&block_size);
+    if needs_upgrade(tx, version, asked)? {
         return Ok(Err(ChangeError::NeedsUpgrade));
     }
     let stored: Vec<(&str, NewValue)> =

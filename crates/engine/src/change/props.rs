@@ -12,6 +12,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{NewValue, parse};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::version;
 
 /// Bytes that the name of a user property may not reach (`ZAP_MAXNAMELEN`).
 const MAX_NAME: usize = 256;
@@ -363,7 +364,7 @@ pub fn version_for(setting: &Setting) -> u64 {
             14 => 20,
             _ => 1,
         },
-        ("refquota" | "refreservation", Some(1..)) => 9,
+        ("refquota" | "refreservation", Some(1..)) => version::OWN_SPACE,
         ("aclinherit", Some(5)) => 14,
         // `off` is 2.
         ("dedup", Some(n)) if n != 2 => 21,

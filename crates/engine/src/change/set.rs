@@ -4,7 +4,7 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
-use super::create::needs_upgrade;
+use super::create::{needs_upgrade, reserves_by};
 use super::error::Failed;
 use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
@@ -319,10 +319,11 @@ fn reservation_of_volume(
         }
         return Ok(false);
     }
-    if asked.is_none() || number(pool, dataset, "refreservation")? != of(old) {
+    let by = reserves_by(pool);
+    if asked.is_none() || number(pool, dataset, by)? != of(old) {
         return Ok(false);
     }
-    settings.push(Setting::number("refreservation", of(new)));
+    settings.push(Setting::number(by, of(new)));
     Ok(true)
 }
 

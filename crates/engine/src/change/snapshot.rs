@@ -20,6 +20,7 @@ use cenote_dsl::DatasetKind;
 use cenote_dsl::write::props::{Target, set};
 use cenote_dsl::write::{DslWriteError, Tx, limits};
 use cenote_format::nvlist::NvValue;
+use cenote_pool::version;
 use std::collections::{HashMap, HashSet};
 
 /// Times that it is tried again, when there is a snapshot from the same transaction group already.
@@ -48,6 +49,9 @@ impl Changes {
         }
         let settings = props::check(&new.props, On::New(DatasetKind::Snapshot));
         let settings = settings.map_err(|e| (None, e))?;
+        if !settings.is_empty() && self.engine.pool().version() < version::SNAPSHOT_PROPERTIES {
+            return Err((None, ChangeError::NeedsUpgrade));
+        }
         let heads: HashSet<_> = new.names.iter().map(|n| n.split('@').next()).collect();
         if heads.len() < new.names.len() {
             let why = ChangeError::Crosses("multiple snapshots of same fs not allowed");

@@ -46,6 +46,8 @@ pub(super) struct DvaAllocation<'a> {
     forced: bool,
     /// Its pointer has half a checksum, so its gang header has half a one.
     is_half: bool,
+    /// A larger gang header would have served it better.
+    wants_header: bool,
     pub writes: Vec<BlockWrite>,
     /// Space taken for it.
     pub taken: Vec<Dva>,
@@ -72,6 +74,7 @@ impl<'a> DvaAllocation<'a> {
             spread,
             forced: false,
             is_half: false,
+            wants_header: false,
             writes,
             taken,
         }
@@ -102,6 +105,9 @@ impl<'a> DvaAllocation<'a> {
             }
             self.pointer(physical, &dvas)
         });
+        if pointer.is_ok() && self.wants_header {
+            self.writer.gang_headers().want();
+        }
         pointer.inspect_err(|_| self.undo())
     }
 
@@ -222,6 +228,9 @@ impl<'a> DvaAllocation<'a> {
         let (class, mut header) = self.allocate(class, OLD_HEADER as u64, copies)?;
         header.iter_mut().for_each(|dva| dva.gang = true);
         let headers = self.writer.gang_headers();
+        let vdevs = self.writer.store.vdevs();
+        let missing = header.iter().find(|dva| vdevs.top(dva.vdev.into()).is_none());
+        invariant!(missing.is_none(), "space for a gang header is on no vdev: {missing:?}");
         // As large as what was allocated: no more space is taken for it.
         let room = self.writer.store.header_size(header.iter().copied()) as usize;
         let size = if headers.are_allowed() { room } else { OLD_HEADER };
@@ -240,9 +249,7 @@ impl<'a> DvaAllocation<'a> {
                     dvas
                 }
                 None => {
-                    if room > size {
-                        headers.want();
-                    }
+                    self.wants_header |= room > size;
                     self.gang(class, &part, depth + 1)?
                 }
             };

@@ -470,8 +470,17 @@ fn lists_that_programs_set_are_replayed() {
     let plain = fs.create(fs.root(), b"plain", &new(NodeKind::File)).unwrap().ino;
     set(plain);
     fs.remove_xattr(plain, NAME).unwrap();
+    // A change that takes away the set-user-id bit leaves the list.
+    let setid = NewNode { mode: 0o4755, ..new(NodeKind::File) };
+    let kept = fs.create(fs.root(), b"kept", &setid).unwrap().ino;
+    set(kept);
+    let (mode, listed) = (fs.attr(kept).unwrap().mode, fs.nfs4_acl(kept).unwrap());
+    assert_eq!((mode & 0o7000, listed.len()), (0o4000, 2));
+    let given = SetAttr { gid: Some(77), clear_ids: true, ..SetAttr::default() };
+    assert_eq!(fs.setattr(kept, &given).unwrap().mode & 0o7000, 0);
+    assert_eq!(fs.nfs4_acl(kept).unwrap(), listed);
     engine.commit(fs.objset().id()).unwrap();
-    let all = [dir, taken, below, changed, plain];
+    let all = [dir, taken, below, changed, plain, kept];
     // A record says what mode became of a list that was taken over, not which was asked for: of the entries that stand for
     // the mode those about permissions which others decide are that mode's.
     let look = |fs: &FileSystem, ino| {

@@ -14,7 +14,9 @@
 
 use super::acl::{FLAG_AUTO_INHERIT, FLAG_TRIVIAL};
 use super::context::Cx;
-use super::nfs4::{EXECUTE, FLAG_INHERIT, List, WRITE_ACL, WRITE_OWNER, of_mode, of_node};
+use super::nfs4::{
+    EXECUTE, FLAG_INHERIT, List, WRITE_ACL, WRITE_OWNER, known_of_node, of_mode, of_node,
+};
 use super::node::NodeMut;
 use super::{AclInherit, AclMode};
 use crate::Result;
@@ -37,8 +39,7 @@ pub(super) struct First {
 }
 
 /// The list that a node of the mode `asked` takes over from `dir`; `None`: it begins with that of its mode.
-///
-/// Errors: the directory's list makes no sense.
+/// Entries that make no sense are not taken over.
 pub(super) fn first_list(cx: &Cx<'_>, dir: &NodeMut, asked: u64) -> Result<Option<First>> {
     let (kind, flags) = (asked & S_IFMT, dir.flags(cx)?);
     let hands_down = flags & FLAG_INHERIT != 0 && flags & FLAG_XATTR == 0;
@@ -46,7 +47,7 @@ pub(super) fn first_list(cx: &Cx<'_>, dir: &NodeMut, asked: u64) -> Result<Optio
         return Ok(None);
     }
     let (inherit, mode) = (cx.settings.acl_inherit, cx.settings.acl_mode);
-    let (mut entries, follows) = taken_over(&of_node(cx, dir)?, asked, inherit);
+    let (mut entries, follows) = taken_over(&known_of_node(cx, dir)?, asked, inherit);
     let whole = follows || mode == AclMode::Restricted && !entries.is_empty();
     let mut flags = 0;
     if !whole {

@@ -36,13 +36,18 @@ pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result
     if flags & acl::FLAG_TRIVIAL == 0 && !cx.has_old_nodes() {
         return change_mode(cx, node, mode);
     }
-    let flags = acl::flags_for(flags, mode);
+    set_with_list(cx, node, mode)?;
+    Ok(mode)
+}
+
+/// Sets the mode with the list that says the same.
+pub(super) fn set_with_list(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
+    let flags = acl::flags_for(node.flags(cx)?, mode);
     let (count, aces) = acl::trivial(mode);
     node.set(cx, ZplAttr::Mode, &[mode])?;
     node.set(cx, ZplAttr::Flags, &[flags])?;
     node.set(cx, ZplAttr::DaclCount, &[count])?;
-    node.set_bytes(cx, ZplAttr::DaclAces, &aces)?;
-    Ok(mode)
+    node.set_bytes(cx, ZplAttr::DaclAces, &aces)
 }
 
 /// Sets bits of the mode that lists say nothing of.

@@ -144,17 +144,31 @@ pub(super) fn of_node(cx: &Cx<'_>, node: &NodeMut) -> Result<Vec<Ace>> {
     Ace::decode_stored(&b, count).map_err(Error::decode(node.ino))
 }
 
+/// The entries of a node that make sense; without a list, those of its mode.
+pub(super) fn known_of_node(cx: &Cx<'_>, node: &NodeMut) -> Result<Vec<Ace>> {
+    let (Some(count), Some(bytes)) =
+        (node.word(cx, ZplAttr::DaclCount), node.bytes(cx, ZplAttr::DaclAces))
+    else {
+        return Ok(of_mode(node.mode(cx)?));
+    };
+    Ok(Ace::decode_known(&Bytes::new(bytes, ByteOrder::Little, "NFSv4 ACL"), count))
+}
+
 /// The mode of a node follows its list, whose entries may name the new owner or group (`zfs_acl_chown_setattr`).
 pub(super) fn follow_owner(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<()> {
     let flags = node.flags(cx)?;
     if cx.settings.visibility.posix_acl || flags & FLAG_TRIVIAL != 0 || cx.has_old_nodes() {
         return Ok(());
     }
-    let list = List { entries: of_node(cx, node)?, flags: None };
+    let list = List { entries: known_of_node(cx, node)?, flags: None };
+    if list.entries.is_empty() {
+        return Ok(());
+    }
     let owners = (node.required(cx, ZplAttr::Uid)?, node.required(cx, ZplAttr::Gid)?);
-    let (mode, flags) = list.comes_to(node.mode(cx)?, flags, owners);
+    let (mode, everyone_runs) = mode(&list.entries, node.mode(cx)?, owners);
+    let runs = if everyone_runs { FLAG_NO_EXECS_DENIED } else { 0 };
     node.set(cx, ZplAttr::Mode, &[mode])?;
-    node.set(cx, ZplAttr::Flags, &[flags])
+    node.set(cx, ZplAttr::Flags, &[flags & !FLAG_NO_EXECS_DENIED | runs])
 }
 
 /// The mode `old` with the permissions that a list gives where owner and group are `owners`, and whether no user

@@ -6,13 +6,14 @@
 use super::context::Cx;
 use super::cost::ATTRIBUTES;
 use super::flags::IMMUTABLE;
-use super::nfs4::{List, of_mode};
+use super::nfs4::{FLAG_TRIVIAL, IN_RECORDS, List, known_of_node, of_mode};
 use super::node::NodeMut;
 use crate::bits::{S_IFLNK, S_IFMT};
 use crate::fs::FileSystem;
 use crate::nfs4;
 use crate::{Error, Result};
 use cenote_format::ByteOrder;
+use cenote_format::acl::{Ace, MAX_ENTRIES};
 use cenote_format::zil::{Acl, Body};
 
 /// Gives a node a list; `None`: that of its mode.
@@ -27,14 +28,34 @@ fn set(cx: &mut Cx<'_>, ino: u64, list: Option<List>) -> Result<()> {
     }
     let list = list.unwrap_or_else(|| List { entries: of_mode(mode), flags: Some(0) });
     list.give(cx, &mut node)?;
-    let mut aces = Vec::new();
-    list.entries.iter().for_each(|ace| ace.append_logged(&mut aces));
-    let (count, flags) = (list.entries.len() as u64, list.flags.unwrap_or(0));
-    let (fuids, domains) = (Vec::new(), Vec::new());
-    let acl = Acl { count, flags, aces: &aces, order: ByteOrder::Little, fuids, domains };
-    cx.os.log(Body::Acl { object: ino, acl })?;
+    log_list(cx, ino, &list.entries, list.flags.unwrap_or(0))?;
     node.touched(cx)?;
     node.store(cx)
+}
+
+/// Logs that an object has a list; `flags` as records have them.
+fn log_list(cx: &mut Cx<'_>, ino: u64, entries: &[Ace], flags: u64) -> Result<()> {
+    let mut aces = Vec::new();
+    entries.iter().for_each(|ace| ace.append_logged(&mut aces));
+    let (count, fuids, domains) = (entries.len() as u64, Vec::new(), Vec::new());
+    let acl = Acl { count, flags, aces: &aces, order: ByteOrder::Little, fuids, domains };
+    Ok(cx.os.log(Body::Acl { object: ino, acl })?)
+}
+
+/// Logs the list that an object kept although its mode was logged, which a replay takes for a `chmod`.
+pub(super) fn log_kept(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
+    let node = NodeMut::load(cx, ino)?;
+    let flags = node.flags(cx)?;
+    if flags & FLAG_TRIVIAL != 0 || cx.has_old_nodes() {
+        return Ok(());
+    }
+    let entries = known_of_node(cx, &node)?;
+    if entries.is_empty() || entries.len() as u64 > MAX_ENTRIES {
+        return Ok(());
+    }
+    let whole = IN_RECORDS.into_iter().filter(|(_, flag)| flags & flag != 0);
+    let whole = whole.fold(0, |all, (bit, _)| all | bit);
+    log_list(cx, ino, &entries, whole)
 }
 
 impl FileSystem {

@@ -1,7 +1,7 @@
 //! Attributes that are set (`zfs_setattr`).
 //!
 //! The kind of the node, its flags and the quotas of new owners are checked first. Then come, in this order, the
-//! size, the mode with the ACL that says the same (`zfs_acl_chmod_setattr`), owner, group and project, the flags,
+//! size, the mode with what becomes of the ACL (`zfs_acl_chmod_setattr`), owner, group and project, the flags,
 //! and the times. The directory of extended attributes and its files get the owner and the project too
 //! (`zfs_setattr_dir`). The change is logged last (`zfs_log_setattr`).
 //!
@@ -16,6 +16,7 @@ use super::flags::{APPEND_ONLY, IMMUTABLE, PROJECT_INHERIT, SETTABLE};
 use super::handed_down::refuses_mode;
 use super::mode::{CONTENTS, OWNER, set_ids, set_mode, without_ids};
 use super::nfs4::follow_owner;
+use super::nfs4_xattr::log_kept;
 use super::node::NodeMut;
 use super::{Atime, SetAttr, SetTime, data};
 use crate::attr::Attr;
@@ -79,6 +80,14 @@ fn check_kind(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
         return Err(Error::TooLarge(format!("object {}", node.ino)));
     }
     Ok(())
+}
+
+/// What the list of the node forbids (`aclmode=restricted`).
+fn check_list(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
+    match set.mode.is_some() && refuses_mode(cx, node)? {
+        true => Err(Error::NotPermitted(format!("the mode of object {}, by its ACL", node.ino))),
+        false => Ok(()),
+    }
 }
 
 /// Owner and group that are set, as they are stored.
@@ -156,9 +165,7 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     let node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
-    if set.mode.is_some() && refuses_mode(cx, &node)? {
-        return Err(Error::NotPermitted(format!("the mode of object {ino}, by its ACL")));
-    }
+    check_list(cx, &node, set)?;
     check_quota(cx, &node, set)?;
     apply_to(cx, node, set, Owners::of(set))
 }
@@ -231,11 +238,12 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr, owners: Owners) -
     Ok(attr)
 }
 
-/// Logs what [`apply`] did (`zfs_log_setattr`); what it did to a list was logged there.
-fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
+/// Logs what [`apply`] did (`zfs_log_setattr`) to a node whose mode was `old`. Where the mode changed otherwise than by a `chmod`
+/// the list follows: a replay takes what is logged of a mode for a `chmod`.
+fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, (old, attr): (u64, &Attr)) -> Result<()> {
     use cenote_format::zil::SetAttr as Mask;
-    let mode = set.mode.is_some() || set.clear_ids;
     let node = NodeMut::load(cx, ino)?;
+    let mode = set.mode.is_some() || set.clear_ids && node.mode(cx)? != old;
     let attrs = super::xvattr::logged(set.flags, set.projid);
     let words = |set: Option<SetTime>, cx: &Cx<'_>| {
         let (seconds, nanoseconds) = set.map_or((0, 0), |time| cx.time(time));
@@ -265,7 +273,11 @@ fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
         attrs,
         domains: Vec::new(),
     };
-    Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)
+    cx.os.log(cenote_format::zil::Body::SetAttr(record))?;
+    match mode && set.mode.is_none() {
+        true => log_kept(cx, ino),
+        false => Ok(()),
+    }
 }
 
 impl FileSystem {
@@ -282,8 +294,9 @@ impl FileSystem {
         let cost = Cost { write: 64 << 10, objects: 0, frees: set.size.is_some() };
         self.change(cost, |cx| {
             cx.os.note_freed(freed);
+            let old = NodeMut::load(cx, ino)?.mode(cx)?;
             let attr = apply(cx, ino, set)?;
-            log(cx, ino, set, &attr)?;
+            log(cx, ino, set, (old, &attr))?;
             Ok(attr)
         })
     }
@@ -295,6 +308,7 @@ impl FileSystem {
             let mut node = NodeMut::load(cx, ino)?;
             check_kind(cx, &node, set)?;
             check_flags(cx, &node, set)?;
+            check_list(cx, &node, set)?;
             if node.required(cx, ZplAttr::Size)? <= piece.start {
                 return Ok(cx.os.truncate(ino, piece.start)?);
             }

@@ -16,7 +16,7 @@ use super::books::Leads;
 use super::context::Cx;
 use super::cost::CREATE;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
-use super::mode::set_mode;
+use super::mode::set_with_list;
 use super::new_node::{Fresh, create_node};
 use super::node::NodeMut;
 use super::{SetXattr, data, names};
@@ -332,7 +332,8 @@ fn set_acl(
             new &= !S_ISGID;
         }
         if new != mode {
-            set_mode(cx, node, new)?;
+            // No `chmod`: what another system left of an NFSv4 list goes, whatever `aclmode` says.
+            set_with_list(cx, node, new)?;
             super::mode::log_mode(cx, node.ino, new)?;
         }
     }

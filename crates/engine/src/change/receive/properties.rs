@@ -173,7 +173,11 @@ fn take(
     (is_snapshot, version): (bool, u64),
 ) -> std::result::Result<Vec<Failed>, DslWriteError> {
     if is_snapshot && version < version::SNAPSHOT_PROPERTIES {
-        return Ok(Vec::new());
+        let lacks = |(name, _): &(String, NewValue)| Failed {
+            name: name.clone(),
+            error: ChangeError::NeedsUpgrade,
+        };
+        return Ok(came.iter().map(lacks).collect());
     }
     if !is_snapshot && version >= version::RECEIVED_PROPERTIES {
         mark_received(tx, target)?;

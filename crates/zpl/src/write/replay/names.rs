@@ -50,7 +50,7 @@ fn make(
     parent: &NodeMut,
     new: &NewObject,
     (uid, gid): (u64, u64),
-    target: Option<&[u8]>,
+    (target, has_list): (Option<&[u8]>, bool),
 ) -> Result<NodeMut> {
     let kind = new.mode & S_IFMT;
     let dir_flags = parent.flags(cx)?;
@@ -59,7 +59,8 @@ fn make(
         0 => 0,
         _ => parent.word(cx, ZplAttr::ProjId).unwrap_or(0),
     };
-    let list = first_list(cx, parent, new.mode)?;
+    // Another list that is in the record takes its place.
+    let list = if has_list { None } else { first_list(cx, parent, new.mode)? };
     let fresh = Fresh {
         list,
         mode: new.mode,
@@ -125,7 +126,7 @@ impl FileSystem {
                 }
             };
             let owners = owners(cx, create, &domains)?;
-            let mut made = make(cx, &parent, &create.new, owners, target)?;
+            let mut made = make(cx, &parent, &create.new, owners, (target, list.is_some()))?;
             if let Some(list) = list {
                 list.give(cx, &mut made)?;
                 made.store(cx)?;
@@ -206,7 +207,7 @@ impl FileSystem {
             let now = std::mem::replace(&mut cx.now, time(new));
             let none = Domains { names: &[], table_at: 0 };
             let owners = (cx.fuid(new.uid, &none)?, cx.fuid(new.gid, &none)?);
-            let made = make(cx, &parent, new, owners, None)?;
+            let made = make(cx, &parent, new, owners, (None, false))?;
             cx.now = now;
             names::add_known(cx, *from_dir, from, made.ino, new.mode)?;
             names::count_in(cx, parent, 1, 0)?;
