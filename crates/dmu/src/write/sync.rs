@@ -10,7 +10,7 @@
 use super::run::Run;
 use super::sink::{BlockSink, NewBlock};
 use super::slots::PER_BLOCK;
-use super::unwritten::{Protection, Root, Unwritten};
+use super::unwritten::{Protection, Root, SMALL_ROOT, Unwritten};
 use super::work::Work;
 use super::{ObjectChange, Objects, Quiesced, Result, Synced, WriteError};
 use crate::dnode::Dnode;
@@ -29,8 +29,6 @@ use std::sync::Arc;
 
 /// Bytes of a root block (`OBJSET_PHYS_SIZE_V3`).
 const ROOT_SIZE: usize = 4096;
-/// Bytes of one that has no room for what owners use (`OBJSET_PHYS_SIZE_V1`).
-pub(super) const SMALL_ROOT: usize = 1024;
 
 /// An object set that is being written: all that was changed of it, once. Nothing is allocated or freed in it.
 pub struct SyncingSet {

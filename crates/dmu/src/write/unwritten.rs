@@ -5,7 +5,6 @@
 //! failed stays so.
 
 use super::object::{OpenObject, Place};
-use super::sync::SMALL_ROOT;
 use super::{Below, Doomed, MAX_INDIRECT_SHIFT, MAX_POINTERS, Objects, RawRoot, take_in};
 use super::{Quiesced, Result, Uses, WriteError, levels, slots};
 use crate::ObjectSet;
@@ -20,6 +19,9 @@ use cenote_store::keys::LoadedKey;
 use cenote_store::{BlockError, Bookmark, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Bytes of one that has no room for what owners use (`OBJSET_PHYS_SIZE_V1`).
+pub(super) const SMALL_ROOT: usize = 1024;
 
 /// How what is written of an object set is protected.
 pub(super) enum Protection {

@@ -9,7 +9,6 @@
 //! Promoting moves snapshots of the origin's dataset to the clone ([`cenote_dsl::write::promote`]). Where both have
 //! a snapshot of the same name it is refused, with that name.
 
-use super::create::needs_upgrade;
 use super::policy::Operation;
 use super::props::{self, On, Setting};
 use super::{
@@ -69,8 +68,11 @@ impl Changes {
             let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
                 return Ok(Ok(Err(ChangeError::NoParent)));
             };
-            if needs_upgrade(tx, context.config.version, plan.stored.iter().chain(&plan.accounted))?
-            {
+            if props::needs_upgrade(
+                tx,
+                context.config.version,
+                plan.stored.iter().chain(&plan.accounted),
+            )? {
                 return Ok(Ok(Err(ChangeError::NeedsUpgrade)));
             }
             let stored: Vec<(&str, NewValue)> =

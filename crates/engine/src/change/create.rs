@@ -21,7 +21,7 @@ use cenote_dsl::human::nicebytes;
 use cenote_dsl::write::crypt::{self, Encryption, RootKey};
 use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::quotas::Quota;
-use cenote_dsl::write::{DslWriteError, Tx, dataset, features};
+use cenote_dsl::write::{DslWriteError, Tx, dataset};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::crypt::Suite;
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -29,7 +29,7 @@ use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_pool::Pool;
-use cenote_pool::version::{self, newest_of_files};
+use cenote_pool::version::newest_of_files;
 use cenote_store::keys::LoadedKey;
 use std::sync::Arc;
 
@@ -429,11 +429,6 @@ fn check_suite(format: Format, suite: Suite) -> Result<()> {
     }
 }
 
-/// The property that reserves what a volume may take (`zfs_prop_reservation`).
-pub(super) fn reserves_by(pool: &Pool) -> &'static str {
-    if pool.version() < version::OWN_SPACE { "reservation" } else { "refreservation" }
-}
-
 /// Gives a volume that is not sparse its reservation.
 fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<Setting>) {
     let Format::Volume { size, block_size } = format else { return };
@@ -443,7 +438,7 @@ fn reserve_volume(pool: &Pool, format: Format, sparse: bool, settings: &mut Vec<
         Some(given) if given.as_number() == Some(props::AUTO) => {
             given.value = NewValue::Number(auto());
         }
-        None if !sparse => settings.push(Setting::number(reserves_by(pool), auto())),
+        None if !sparse => settings.push(Setting::number(reserve::usual(pool), auto())),
         _ => {}
     }
 }
@@ -464,7 +459,7 @@ fn create(
     };
     let version = context.config.version;
     let asked = plan.stored.iter().chain(&plan.accounted).chain(&block_size);
-    if needs_upgrade(tx, version, asked)? {
+    if props::needs_upgrade(tx, version, asked)? {
         return Ok(Err(ChangeError::NeedsUpgrade));
     }
     let stored: Vec<(&str, NewValue)> =
@@ -507,24 +502,6 @@ fn create(
         record(tx, "set", &setting.recorded(), (&plan.name, made.ds_obj))?;
     }
     Ok(Ok(made.dir_obj))
-}
-
-/// Whether a value needs a feature that is not enabled, or a later version than the pool has.
-pub(super) fn needs_upgrade<'a>(
-    tx: &mut Tx<'_>,
-    version: u64,
-    settings: impl IntoIterator<Item = &'a Setting>,
-) -> std::result::Result<bool, DslWriteError> {
-    for setting in settings {
-        let lacks = match props::feature_for(setting) {
-            Some(guid) => !features::is_enabled(tx, guid)?,
-            None => props::version_for(setting) > version,
-        };
-        if lacks {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Names of snapshots are compared as names of files are.

@@ -8,8 +8,8 @@ use super::{ChangeError, Result};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::props::table::{self, PROPERTIES, Property, Type};
 use cenote_dsl::props::{NotAQuota, is_user, is_written, quota_of};
-use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{NewValue, parse};
+use cenote_dsl::write::{DslWriteError, Tx, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::version;
@@ -370,6 +370,24 @@ pub fn version_for(setting: &Setting) -> u64 {
         ("dedup", Some(n)) if n != 2 => 21,
         _ => 1,
     }
+}
+
+/// Whether a value needs a feature that is not enabled, or a later version than the pool has.
+pub(super) fn needs_upgrade<'a>(
+    tx: &mut Tx<'_>,
+    version: u64,
+    settings: impl IntoIterator<Item = &'a Setting>,
+) -> std::result::Result<bool, DslWriteError> {
+    for setting in settings {
+        let lacks = match feature_for(setting) {
+            Some(guid) => !features::is_enabled(tx, guid)?,
+            None => version_for(setting) > version,
+        };
+        if lacks {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The feature that a dataset uses from when it is told to compress with it, whether it has blocks

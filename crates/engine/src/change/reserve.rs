@@ -5,7 +5,7 @@
 //! the pool's figures say, which are made for blocks of 128 KiB: data is scaled by that.
 
 use cenote_format::nvlist::NvList;
-use cenote_pool::config;
+use cenote_pool::{Pool, config, version};
 use cenote_vdev::draid::Shape;
 
 /// Default `volblocksize`.
@@ -88,6 +88,11 @@ pub fn default_block(config: &NvList) -> u64 {
     let smallest = config::tops(config).iter().map(smallest).max().unwrap_or(SECTOR);
     // The largest power of two that is no more.
     DEFAULT_BLOCK.max(1 << smallest.max(1).ilog2())
+}
+
+/// The property by which a volume is reserved what it may take (`zfs_prop_reservation`).
+pub fn usual(pool: &Pool) -> &'static str {
+    if pool.version() < version::OWN_SPACE { "reservation" } else { "refreservation" }
 }
 
 #[cfg(test)]

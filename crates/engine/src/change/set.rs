@@ -4,7 +4,6 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
-use super::create::{needs_upgrade, reserves_by};
 use super::error::Failed;
 use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
@@ -319,7 +318,7 @@ fn reservation_of_volume(
         }
         return Ok(false);
     }
-    let by = reserves_by(pool);
+    let by = reserve::usual(pool);
     if asked.is_none() || number(pool, dataset, by)? != of(old) {
         return Ok(false);
     }
@@ -357,7 +356,7 @@ pub(super) fn set_all(
     let lacks = of_snapshot && version < version::SNAPSHOT_PROPERTIES;
     let mut may = Vec::new();
     for setting in settings {
-        match lacks || needs_upgrade(tx, version, [setting])? {
+        match lacks || props::needs_upgrade(tx, version, [setting])? {
             true => {
                 let (name, error) = (setting.name.clone(), ChangeError::NeedsUpgrade);
                 failed.push(Failed { name, error });

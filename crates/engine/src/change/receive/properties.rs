@@ -11,7 +11,6 @@
 
 use super::error::Result;
 use crate::SpaceCheck;
-use crate::change::create::needs_upgrade;
 use crate::change::policy::Operation;
 use crate::change::props::{self, On, Setting};
 use crate::change::set::{find_target, is_refusal};
@@ -193,7 +192,7 @@ fn take(
             continue;
         }
         let setting = Setting { name: name.clone(), value: value.clone() };
-        if needs_upgrade(tx, version, [&setting])? {
+        if props::needs_upgrade(tx, version, [&setting])? {
             failed.push(Failed { name: name.clone(), error: ChangeError::NeedsUpgrade });
             continue;
         }
