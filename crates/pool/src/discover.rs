@@ -21,6 +21,7 @@
 use crate::config::{self, Membership, STATE_DESTROYED};
 use crate::error::{ImportError, Target};
 use crate::foreign;
+use crate::names::DEFAULT_DIRS;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
@@ -44,19 +45,6 @@ const MIN_DEVICE: u64 = 512 << 10;
 
 /// How old labels may be that an import goes by.
 const FRESH: Duration = Duration::from_secs(5);
-
-/// Where OpenZFS looks when it is not told where to.
-pub(crate) const DEFAULT_DIRS: [&str; 9] = [
-    "/dev/disk/by-vdev",
-    "/dev/mapper",
-    "/dev/disk/by-partlabel",
-    "/dev/disk/by-partuuid",
-    "/dev/disk/by-label",
-    "/dev/disk/by-uuid",
-    "/dev/disk/by-id",
-    "/dev/disk/by-path",
-    "/dev",
-];
 
 /// A pool that could be imported, assembled from the labels found.
 #[derive(Clone, Debug)]

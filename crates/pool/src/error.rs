@@ -5,7 +5,7 @@
 //! understood, the devices that are missing, what a rewind would bring back.
 
 use crate::features::Unsupported;
-use crate::import::Rewind;
+use crate::rewind::Rewind;
 use crate::version;
 use std::fmt::Write as _;
 use std::io::ErrorKind;

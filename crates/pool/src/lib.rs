@@ -55,9 +55,11 @@ pub mod import;
 pub mod indirect;
 pub mod logsm;
 pub mod metaslab;
+mod names;
 pub mod props;
 pub mod rebuild;
 pub mod reopen;
+mod rewind;
 pub mod savings;
 pub mod scan;
 pub mod spacemap;
@@ -73,7 +75,8 @@ pub mod version;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;
-pub use import::{ImportOptions, Rewind};
+pub use import::ImportOptions;
+pub use rewind::Rewind;
 pub use status::{ImportReport, PoolStatus};
 
 use crate::devices::DeviceSet;

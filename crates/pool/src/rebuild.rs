@@ -214,7 +214,7 @@ impl RebuildStatus {
         let tops = config::tops(pool.config());
         let of = |(vdev, phys): (u64, RebuildPhys)| {
             let top = tops.iter().find(|top| config::number(top, "id") == vdev)?;
-            let name = crate::status::vdev_name(top, &Default::default());
+            let name = crate::names::vdev_name(top, &Default::default());
             Some(RebuildStatus { vdev, name, phys, pass: RebuildPass::default(), waits: None })
         };
         RebuildPhys::all(pool).into_iter().filter_map(of).collect()

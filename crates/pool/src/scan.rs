@@ -553,7 +553,7 @@ impl RemovalStatus {
         let vdevs = pool.store().vdevs();
         let tops = vdevs.root().children();
         let config = tops.iter().find(|v| v.id() == vdev).map(|v| v.config());
-        let name = config.map(|c| crate::status::vdev_name(c, &Default::default()));
+        let name = config.map(|c| crate::names::vdev_name(c, &Default::default()));
         let vdev_name = name.unwrap_or_else(|| vdev.to_string());
         let mapping_bytes = pool.mapping_bytes();
         Ok(Some(RemovalStatus {

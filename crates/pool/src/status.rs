@@ -13,11 +13,12 @@ mod report;
 mod texts;
 mod tree;
 
+pub use crate::names::{NameStyle, vdev_name};
 pub use reason::Reason;
 pub use replay::{ReplayStage, ReplayStatus};
 pub use report::ImportReport;
 pub use texts::Texts;
-pub use tree::{ConfigTree, NameStyle, VdevLine, name_of_vdev, state_name, vdev_name};
+pub use tree::{ConfigTree, VdevLine, name_of_vdev, state_name};
 
 use crate::Pool;
 use crate::expansion::Expansion;

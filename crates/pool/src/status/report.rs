@@ -10,7 +10,7 @@
 //! written to a device.
 
 use super::reason::{Facts, Reason};
-use super::tree::{ConfigTree, NameStyle, VdevLine, describe};
+use super::tree::{ConfigTree, VdevLine, describe};
 use crate::config::{self, STATE_ACTIVE, STATE_DESTROYED, STATE_EXPORTED};
 use crate::devices::DeviceSet;
 use crate::directory::Directory;
@@ -18,6 +18,7 @@ use crate::discover::Candidate;
 use crate::features::PoolFeatures;
 use crate::host;
 use crate::import::{self, Cause, LoadOptions, uberblocks};
+use crate::names::NameStyle;
 use crate::scan::ScanStatus;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Aux, VdevState, is_held};
