@@ -2,7 +2,7 @@
 //! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
 
 use super::unpack::{is_metadata, no_copy, vdev_error};
-use super::{Reader, Store, Wanted};
+use super::{Reader, Store, Wanted, is_vouched};
 use crate::arc::Access;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::Assembly;
@@ -78,11 +78,41 @@ impl Store {
                 let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
                 self.other_copy(bp, at, 1, lost.into_iter().collect(), None)
             }
-            block => {
+            Ok(block) => Ok(self.healing(bp, at, block, vec![(tree.clone(), faults)])),
+            Err(source) => {
                 self.note_faults(tree, (bp.physical_birth(), at), faults);
-                block.map_err(|source| vdev_error(bp, at, source))
+                Err(vdev_error(bp, at, source))
             }
         }
+    }
+
+    /// A block that was found, and what was wrong about it on the way. Where a key tells that the block itself is wrong, another copy is
+    /// taken; and if there is none, nothing is written in the place of others.
+    fn healing(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        block: Abd,
+        faults: Vec<(Arc<VdevTree>, Vec<Fault>)>,
+    ) -> Abd {
+        let is_wrong = faults.iter().any(|(_, faults)| !faults.is_empty());
+        let voucher = if is_wrong { self.voucher(bp, at) } else { None };
+        let forged = voucher.filter(|by| !is_vouched(bp, by, &block));
+        let is_forged = forged.is_some();
+        if let Some(voucher) = forged {
+            let (found, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
+            if let Ok(found) = found {
+                self.note(notes);
+                return found;
+            }
+        }
+        for (tree, mut faults) in faults {
+            if is_forged {
+                faults = faults.into_iter().map(Fault::unhealed).collect();
+            }
+            self.note_faults(&tree, (bp.physical_birth(), at), faults);
+        }
+        block
     }
 
     /// Reads from the devices, trying the copies from `first` on.
@@ -117,10 +147,11 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let birth = bp.physical_birth();
         let mut done = Err(no_copy(bp, at));
+        let mut noted = Vec::new();
         for dva in bp.dvas().skip(first) {
             done = match dva.gang {
                 true => self.fetch_copy(bp, dva, at).and_then(|whole| match &voucher {
-                    Some(voucher) if !self.is_vouched(bp, at, voucher, &whole) => {
+                    Some(voucher) if !is_vouched(bp, voucher, &whole) => {
                         Err(BlockError::Checksum { at, bp: Box::new(*bp) })
                     }
                     _ => Ok(whole),
@@ -128,7 +159,7 @@ impl Store {
                 false => {
                     let (block, faults) = self.read_plain(bp, dva, at, voucher.clone());
                     match block.is_ok() {
-                        true => self.note_faults(&self.vdevs(), (birth, at), faults),
+                        true => noted.push((Arc::clone(&self.vdevs()), faults)),
                         false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
                     }
                     block
@@ -143,9 +174,17 @@ impl Store {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
                 Err(_) => faults,
             };
-            self.note_faults(&tree, (birth, at), faults);
+            noted.push((tree, faults));
         }
-        done
+        match done {
+            // Its MAC was looked at.
+            Ok(block) if voucher.is_none() => Ok(self.healing(bp, at, block, noted)),
+            done => {
+                let note = |(tree, faults)| self.note_faults(&tree, (birth, at), faults);
+                noted.into_iter().for_each(note);
+                done
+            }
+        }
     }
 
     /// Reads and verifies one copy.
