@@ -78,7 +78,10 @@ impl Store {
                 let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
                 self.other_copy(bp, at, 1, lost.into_iter().collect(), None)
             }
-            Ok(block) => Ok(self.healing(bp, at, block, vec![(tree.clone(), faults)])),
+            Ok(block) => {
+                let noted = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
+                Ok(self.healing(bp, at, block, noted.into_iter().collect()))
+            }
             Err(source) => {
                 self.note_faults(tree, (bp.physical_birth(), at), faults);
                 Err(vdev_error(bp, at, source))
@@ -93,26 +96,36 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
         block: Abd,
-        faults: Vec<(Arc<VdevTree>, Vec<Fault>)>,
+        mut faults: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
     ) -> Abd {
-        let is_wrong = faults.iter().any(|(_, faults)| !faults.is_empty());
+        let is_wrong = faults.iter().any(|(.., faults)| !faults.is_empty());
         let voucher = if is_wrong { self.voucher(bp, at) } else { None };
         let forged = voucher.filter(|by| !is_vouched(bp, by, &block));
-        let is_forged = forged.is_some();
+        let (mut found, birth) = (None, bp.physical_birth());
         if let Some(voucher) = forged {
-            let (found, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
-            if let Ok(found) = found {
+            let (read, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
+            found = read.ok();
+            if let Some(found) = &found
+                && !notes.is_empty()
+            {
                 self.note(notes);
-                return found;
+                return found.clone();
+            }
+            // Sides are read by turns, and this time the right one came first. What the others have is known from before.
+            for (tree, dva, faults) in &mut faults {
+                let place = (dva.vdev.into(), dva.offset, birth);
+                let wrong: Vec<Fault> =
+                    std::mem::take(faults).into_iter().map(Fault::unhealed).collect();
+                *faults = match &found {
+                    Some(right) => tree.healed_by(place, wrong, right),
+                    None => wrong,
+                };
             }
         }
-        for (tree, mut faults) in faults {
-            if is_forged {
-                faults = faults.into_iter().map(Fault::unhealed).collect();
-            }
-            self.note_faults(&tree, (bp.physical_birth(), at), faults);
+        for (tree, _, faults) in faults {
+            self.note_faults(&tree, (birth, at), faults);
         }
-        block
+        found.unwrap_or(block)
     }
 
     /// Reads from the devices, trying the copies from `first` on.
@@ -159,7 +172,7 @@ impl Store {
                 false => {
                     let (block, faults) = self.read_plain(bp, dva, at, voucher.clone());
                     match block.is_ok() {
-                        true => noted.push((Arc::clone(&self.vdevs()), faults)),
+                        true => noted.push((Arc::clone(&self.vdevs()), dva, faults)),
                         false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
                     }
                     block
@@ -174,14 +187,15 @@ impl Store {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
                 Err(_) => faults,
             };
-            noted.push((tree, faults));
+            noted.push((tree, dva, faults));
         }
         match done {
             // Its MAC was looked at.
             Ok(block) if voucher.is_none() => Ok(self.healing(bp, at, block, noted)),
             done => {
-                let note = |(tree, faults)| self.note_faults(&tree, (birth, at), faults);
-                noted.into_iter().for_each(note);
+                for (tree, _, faults) in noted {
+                    self.note_faults(&tree, (birth, at), faults);
+                }
                 done
             }
         }
