@@ -74,6 +74,10 @@ pub enum Moment {
     LogEmptied,
     /// Pieces of a vdev that is being removed are read, and not copied yet.
     ReadToBeMoved,
+    /// A round of a scan has its view of the pool, and nothing of that is walked.
+    RoundBegun,
+    /// A round of a scan has found blocks, and looked at none.
+    RoundFound,
     /// A round of a scan has looked at what it found, and nothing of that is on disk.
     RoundWalked,
 }

@@ -13,7 +13,7 @@ use cenote_engine::{Engine, EngineOptions, ScanError, SyncContext, TakeOut};
 use cenote_format::encode::zap::Key;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ScanKind, ScanPhys, ScanState, ScanStatus};
-use cenote_store::{Bookmark, ScanBlock, ScanFunc};
+use cenote_store::{Bookmark, ScanBlock, ScanFunc, ScanKeys};
 use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, Rig, check, fill, open};
@@ -486,7 +486,8 @@ fn senseless_pointers_are_errors() {
     let block = |copy| ScanBlock { bp, at, copy, first: copy == 0 };
     let copies: Vec<ScanBlock> = (0..3).map(block).collect();
     let pool = engine.pool();
-    let scanned = pool.store().scan_many(ScanFunc::Scrub, &copies, &|| true).unwrap();
+    let scanned =
+        pool.store().scan_many(ScanFunc::Scrub, &copies, &ScanKeys::default(), &|| true).unwrap();
     assert_eq!((scanned.errors, scanned.repaired), (1, 0));
     assert_eq!(pool.store().errors().into_iter().collect::<Vec<_>>(), [at]);
     engine.export(false).unwrap();

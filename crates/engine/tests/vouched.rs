@@ -9,8 +9,9 @@ mod rig;
 
 use cenote_dsl::crypt::KeyFormat;
 use cenote_dsl::write::crypt::RootKey;
-use cenote_engine::Engine;
 use cenote_engine::change::{Kind, NewDataset, NewEncryption, NewSnapshot};
+use cenote_engine::planted::Moment;
+use cenote_engine::{Engine, EngineOptions};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Salt;
@@ -20,10 +21,12 @@ use cenote_inspect::traverse::{self, Event, Options, Subject, Verify};
 use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::scan::{ScanState, ScanStatus};
 use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_store::{BlockError, Bookmark, verify};
+use cenote_store::correct::{Corrected, Offer};
+use cenote_store::injection::{DataError, DataHandler, Place};
+use cenote_store::{BlockError, Bookmark, ScanKeys, Store, verify};
 use cenote_zpl::{FileSystem, Settings};
 use parking_lot::Mutex;
-use rig::{Rig, changes, check, fill};
+use rig::{Faulty, Rig, changes, check, fill};
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -43,31 +46,35 @@ fn key() -> WrappingKey {
 fn load(pool: &Pool) {
     let secret = pool.dsl().find(SECRET).unwrap().unwrap();
     pool.dsl().load_key(&secret, key()).unwrap();
-    // As if both were open.
-    for name in [SECRET.to_string(), format!("{SECRET}@kept")] {
-        let dataset = pool.dsl().find(&name).unwrap().unwrap();
-        pool.dsl().map_key(dataset.ds_obj, dataset.dir_obj).unwrap();
-    }
 }
 
 fn live(engine: &Engine) -> Arc<FileSystem> {
-    let dataset = engine.pool().dsl().find(SECRET).unwrap().unwrap();
+    opened(engine, SECRET)
+}
+
+fn opened(engine: &Engine, name: &str) -> Arc<FileSystem> {
+    let dataset = engine.pool().dsl().find(name).unwrap().unwrap();
     FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+/// Makes an encrypted file system.
+fn secret_in(engine: &Arc<Engine>, files: u64) {
+    let changes = changes(engine);
+    let new = NewDataset { name: SECRET.into(), kind: Kind::Filesystem, props: vec![] };
+    let wrapping = Arc::new(key());
+    let root = RootKey { format: KeyFormat::Hex, salt: 0, iterations: 0, wrapping };
+    let how = NewEncryption::Root(root, Suite::Aes256Gcm, "prompt".into());
+    changes.create_encrypted(&new, &how).unwrap();
+    fill(&live(engine), 0..files, LEN);
 }
 
 /// A pool with an encrypted file system and a snapshot of it, exported.
 fn made(line: &str, ashift: u64) -> Rig {
     let rig = Rig::new(SIZE);
     let engine = rig.create(line, ashift);
-    let changes = changes(&engine);
-    let new = NewDataset { name: SECRET.into(), kind: Kind::Filesystem, props: vec![] };
-    let wrapping = Arc::new(key());
-    let root = RootKey { format: KeyFormat::Hex, salt: 0, iterations: 0, wrapping };
-    let how = NewEncryption::Root(root, Suite::Aes256Gcm, "prompt".into());
-    changes.create_encrypted(&new, &how).unwrap();
-    fill(&live(&engine), 0..FILES, LEN);
+    secret_in(&engine, FILES);
     let names = vec![format!("{SECRET}@kept")];
-    changes.snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
+    changes(&engine).snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
     engine.export(false).unwrap();
     rig
 }
@@ -351,4 +358,254 @@ fn what_no_copy_makes_good_is_an_error_and_stays_as_it_is() {
     assert!(!engine.pool().store().errors().is_empty());
     assert!(planted.iter().all(|one| one.is(&rig, one.now)));
     engine.export(false).unwrap();
+}
+
+/// A dataset is destroyed while a scrub walks it, and another one gets its number: that is read and written with its own key, or without
+/// one, and the scrub finds nothing wrong.
+fn another_gets_the_number(moment: Moment, encrypted: bool) {
+    let rig = made("mirror a b", 12);
+    let engine = rig.import();
+    load(&engine.pool());
+    let number = engine.pool().dsl().find(SECRET).unwrap().unwrap().ds_obj;
+    let (given, theirs) = std::sync::mpsc::channel();
+    let within = engine.clone();
+    engine.stop_at(moment, move || {
+        let changes = changes(&within);
+        changes.destroy_snapshots(&[format!("{SECRET}@kept")], false).unwrap();
+        changes.destroy(SECRET).unwrap();
+        within.sync().unwrap();
+        let other = |n: u32| {
+            let name = format!("tank/other{n}");
+            let new = NewDataset { name: name.clone(), kind: Kind::Filesystem, props: vec![] };
+            let wrapping = Arc::new(WrappingKey::from_hex("77".repeat(32).as_bytes()).unwrap());
+            let root = RootKey { format: KeyFormat::Hex, salt: 0, iterations: 0, wrapping };
+            match encrypted {
+                true => changes.create_encrypted(
+                    &new,
+                    &NewEncryption::Root(root, Suite::Aes256Gcm, "prompt".into()),
+                ),
+                false => changes.create(&new),
+            }
+            .unwrap();
+            let made = within.pool().dsl().find(&name).unwrap().unwrap();
+            (made.ds_obj == number).then_some(name)
+        };
+        let name = (0..64).find_map(other).expect("no dataset has got the number");
+        let fs = opened(&within, &name);
+        fill(&fs, 0..2, LEN);
+        within.sync().unwrap();
+        given.send((name, fs)).unwrap();
+    });
+    let scan = scrubbed(&engine);
+    let (name, fs) = theirs.try_recv().unwrap();
+    assert_eq!((scan.errors, scan.processed), (0, 0), "{moment:?}");
+    assert_eq!(errors(&engine), [0, 0], "{moment:?}");
+    let store = engine.pool().store().clone();
+    assert_eq!(store.keys().of(number).is_some(), encrypted, "{moment:?}");
+    store.drop_caches();
+    check(&fs, 0..2, LEN);
+    fill(&fs, 2..4, LEN);
+    engine.sync().unwrap();
+    store.drop_caches();
+    check(&opened(&engine, &name), 0..4, LEN);
+    assert!(store.errors().is_empty(), "{moment:?}");
+    drop((fs, store));
+    done(engine, &rig);
+}
+
+#[test]
+fn a_scrub_leaves_the_keys_of_others_alone() {
+    for moment in [Moment::RoundBegun, Moment::RoundFound] {
+        another_gets_the_number(moment, true);
+        another_gets_the_number(moment, false);
+    }
+}
+
+/// A key that is unloaded while a scrub is under way is gone; blocks are looked at without it.
+#[test]
+fn a_scrub_keeps_no_key_that_is_unloaded() {
+    let rig = made("mirror a b", 12);
+    let planted = plant(&rig, &["a", "b"], &[0], all);
+    let engine = rig.import();
+    load(&engine.pool());
+    let within = engine.clone();
+    engine.stop_at(Moment::RoundFound, move || {
+        let secret = within.pool().dsl().find(SECRET).unwrap().unwrap();
+        within.unload_key(&secret).unwrap();
+    });
+    assert_eq!(scrubbed(&engine).errors, 0);
+    for one in &planted {
+        assert!(one.is(&rig, if one.level > 0 { one.was } else { one.now }));
+    }
+    done(engine, &rig);
+}
+
+/// What is written over data blocks on one device satisfies nothing. Without the key a scrub mends it, and reads no block by itself.
+#[test]
+fn a_scrub_without_the_key_reads_in_batches() {
+    for (line, ashift, names) in
+        [("mirror a b", 12, &["a", "b"][..]), ("raidz1 a b c", 12, &["a", "b", "c"])]
+    {
+        let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+        let engine = rig.create_on(line, ashift, EngineOptions::default(), &devices);
+        secret_in(&engine, FILES * 4);
+        engine.sync().unwrap();
+        let pool = engine.pool();
+        engine.unload_key(&pool.dsl().find(SECRET).unwrap().unwrap()).unwrap();
+        let reads = || names.iter().map(|name| devices.device(&rig, name).reads()).sum::<u64>();
+        let scrub = || {
+            pool.store().drop_caches();
+            let before = reads();
+            let scan = scrubbed(&engine);
+            assert_eq!(scan.errors, 0, "{line}");
+            (scan.processed, reads() - before)
+        };
+        let (_, whole) = scrub();
+        let mut blocks = 0;
+        for (bp, _) in protected(&pool).into_iter().filter(|(bp, _)| bp.level() == 0) {
+            for dva in bp.dvas() {
+                blocks += 1;
+                let (leaf, end) = end_of(&pool, &bp, dva, 1);
+                let path = rig.file(names[leaf]);
+                let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+                file.write_all_at(&[0x5a; 512], end + 4 - 512).unwrap();
+            }
+        }
+        let (processed, spoilt) = scrub();
+        assert!(processed > 0 && blocks > 80, "{line}");
+        let more = spoilt - whole;
+        // Of RAID-Z each is put together by itself, of what has to be read for that.
+        let most = if names.len() == 2 { blocks / 2 } else { blocks * 10 };
+        assert!(more < most, "{line}: {blocks} blocks, {whole} reads, {more} more");
+        assert_eq!(scrub().0, 0, "{line}");
+        drop(pool);
+        engine.export(false).unwrap();
+        drop((engine, devices));
+        rig.judge_blocks();
+    }
+}
+
+/// Errors that are injected into reads say nothing of what lies on devices.
+#[test]
+fn injected_errors_make_no_copy_wrong() {
+    let rig = made("mirror a b", 12);
+    let engine = rig.import();
+    load(&engine.pool());
+    let (store, fs) = (engine.pool().store().clone(), live(&engine));
+    let objset = engine.pool().dsl().find(SECRET).unwrap().unwrap().ds_obj;
+    let place = |objset, object| Place::Blocks { objset, object, level: 0, blkids: 0..=u64::MAX };
+    let blocks = protected(&engine.pool()).into_iter().filter(|(bp, _)| bp.level() == 0);
+    let objects: HashSet<_> = blocks.map(|(_, at)| at.object).filter(|o| *o > 1).collect();
+    let kept = engine.pool().dsl().find(&format!("{SECRET}@kept")).unwrap().unwrap().ds_obj;
+    for (set, object) in [objset, kept].iter().flat_map(|set| objects.iter().map(move |o| (set, o)))
+    {
+        store.inject(DataHandler::new(DataError::Decrypt, place(*set, *object), 0, u32::MAX));
+    }
+    store.drop_caches();
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&fs, 0..1, LEN)));
+    assert!(read.is_err(), "nothing is injected");
+    let scan = scrubbed(&engine);
+    assert_eq!((scan.errors, scan.processed), (0, 0));
+    assert_eq!(errors(&engine), [0, 0]);
+    drop((fs, store));
+    engine.export(false).unwrap();
+    drop(engine);
+    let engine = rig.import();
+    load(&engine.pool());
+    read_all(&engine);
+    done(engine, &rig);
+}
+
+/// Garbage is on one side, a wrong block that satisfies its pointer on the second, and the right one on the third: reads and scrubs write
+/// nothing but that.
+#[test]
+fn nothing_is_mended_by_wrong_bytes_that_satisfy_the_pointer() {
+    for by_reads in [true, false] {
+        let rig = made("mirror a b c", 12);
+        let mut planted = plant(&rig, &["a", "b", "c"], &[1], all);
+        planted.retain(Planted::is_told);
+        let mut garbage = Vec::new();
+        for one in &planted {
+            let now = one.now.map(|byte| byte ^ 0x99);
+            let path = rig.file("a");
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.write_all_at(&now, one.at).unwrap();
+            garbage.push(Planted { name: "a", now, ..*one });
+        }
+        let engine = rig.import();
+        load(&engine.pool());
+        if by_reads {
+            let pool = engine.pool();
+            drop(live(&engine));
+            let blocks = protected(&pool);
+            let dir = pool.dsl().find(SECRET).unwrap().unwrap().dir_obj;
+            blocks.iter().for_each(|(_, at)| pool.dsl().map_key(at.objset, dir).unwrap());
+            pool.store().drop_caches();
+            let read = |(bp, at): &(BlockPointer, Bookmark)| pool.store().read(bp, *at);
+            blocks.iter().for_each(|block| drop(Store::vouch(|| read(block)).unwrap()));
+            // Which side comes first goes by offsets: of some it is the one with garbage, and the wrong block comes next.
+            let mended = garbage.iter().filter(|one| one.is(&rig, one.was)).count();
+            assert!(mended > 4, "{mended} of {}", garbage.len());
+            let is_kept = |one: &&Planted| !one.is(&rig, one.now) && !one.is(&rig, one.was);
+            assert_eq!(garbage.iter().filter(is_kept).count(), 0);
+        }
+        let scan = scrubbed(&engine);
+        assert_eq!(scan.errors, 0);
+        std::thread::sleep(Duration::from_millis(100));
+        all_mended(&planted, &rig);
+        all_mended(&garbage, &rig);
+        read_all(&engine);
+        done(engine, &rig);
+    }
+}
+
+/// Bytes that are offered in the place of a lost block have to have its MAC, where the key is there.
+#[test]
+fn what_is_offered_is_looked_at_by_its_mac() {
+    let rig = made("mirror a b", 12);
+    let pool = looked_at(&rig);
+    let raw = |bp: &BlockPointer, at| pool.store().read_many_raw(&[(*bp, at)]).remove(0).unwrap();
+    let blocks: Vec<_> = protected(&pool)
+        .into_iter()
+        .filter(|(bp, _)| bp.level() == 0)
+        .map(|(bp, at)| (bp, at, raw(&bp, at).bytes().to_vec()))
+        .collect();
+    drop(pool);
+    let planted = plant(&rig, &["a", "b"], &[0, 1], all);
+    let pool = looked_at(&rig);
+    load(&pool);
+    let dir = pool.dsl().find(SECRET).unwrap().unwrap().dir_obj;
+    drop(pool);
+    let engine = rig.import();
+    load(&engine.pool());
+    let pool = engine.pool();
+    let mut healed = 0;
+    for (bp, at, right) in blocks {
+        let wrong = pool.store().read_many_raw(&[(bp, at)]).remove(0).unwrap();
+        if wrong.bytes()[..] == right[..] {
+            continue;
+        }
+        let offered = |bytes: Vec<u8>, keys: &ScanKeys| {
+            let forms = |take: &mut dyn FnMut(Abd) -> bool| {
+                take(Abd::from_vec(bytes.clone()));
+            };
+            let offer = Offer { bp, at, forms: &forms };
+            pool.store().correct_many(&[offer], keys, &|| true)[0]
+        };
+        let keys = pool.dsl().keystore().keys_for_scan();
+        // Without the key it satisfies its pointer.
+        assert_eq!(offered(right.clone(), &keys), Corrected::WasRight);
+        pool.dsl().lend_key(at.objset, dir, &keys).unwrap();
+        assert_eq!(offered(wrong.bytes().to_vec(), &keys), Corrected::Differs);
+        assert!(!pool.store().errors().is_empty());
+        assert_eq!(offered(right.clone(), &keys), Corrected::Healed);
+        assert_eq!(offered(right, &keys), Corrected::WasRight);
+        healed += 1;
+    }
+    assert!(healed > FILES as usize, "{healed}");
+    let data = planted.iter().filter(|one| one.level == 0);
+    assert!(data.clone().count() > 0);
+    data.for_each(|one| assert!(one.is(&rig, one.was)));
+    drop(pool);
+    done(engine, &rig);
 }

@@ -13,8 +13,8 @@
 //! # Invariants
 //!
 //! - Only a block that no copy of is right is made of offered bytes, and only of bytes with the pointer's checksum. Of a
-//!   block of an encrypted dataset that is half of it: [`Offer::forms`] encrypts what came unpacked, and of what came raw compares the MAC that
-//!   the stream says with the pointer's, not with the bytes.
+//!   block of an encrypted dataset that is half of it, so they have to have the right MAC as well, where the key is among those that
+//!   the caller has. Where it is not, what came raw is compared with the MAC that the stream says, and that is not looked at.
 //! - Nothing is written unless the caller says, while nothing else is, that the pointer still holds (`current`).
 //! - A block counts as corrected when it was read again and is right.
 
@@ -25,7 +25,8 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Fault, VdevTree};
 
 use crate::error::Bookmark;
-use crate::pipeline::{Store, check};
+use crate::pipeline::{Store, check, is_vouched, voucher};
+use crate::scan_keys::ScanKeys;
 use crate::scrub::{ScanBlock, ScanFunc};
 
 /// Hands over forms that physical bytes may have, one after the other, until it is told that one is right.
@@ -65,14 +66,19 @@ impl Store {
     /// in the order of `offers`. Blocks that cannot be read are listed; those that were and can be read now leave the
     /// error log. Results of the first blocks alone: `current` said then that pointers may be out of date, and of the others
     /// nothing more was written.
-    pub fn correct_many(&self, offers: &[Offer<'_>], current: &dyn Fn() -> bool) -> Vec<Corrected> {
+    pub fn correct_many(
+        &self,
+        offers: &[Offer<'_>],
+        keys: &ScanKeys,
+        current: &dyn Fn() -> bool,
+    ) -> Vec<Corrected> {
         let copies = |offer: &Offer<'_>| {
             let (bp, at) = (offer.bp, offer.at);
             let block = move |copy| ScanBlock { bp, at, copy, first: copy == 0 };
             (0..bp.dvas().count()).map(block).collect::<Vec<_>>()
         };
         let blocks: Vec<ScanBlock> = offers.iter().flat_map(copies).collect();
-        let batch = self.look_at(ScanFunc::Scrub, &blocks);
+        let batch = self.look_at(ScanFunc::Scrub, &blocks, keys);
         if !current() {
             return Vec::new();
         }
@@ -86,7 +92,7 @@ impl Store {
         let (mut healed, mut left) = (Vec::new(), BTreeSet::new());
         for offer in offers {
             let came = match lost.contains(&offer.at) {
-                true => self.correct(&tree, offer, current),
+                true => self.correct(&tree, offer, keys, current),
                 false => Some(Corrected::WasRight),
             };
             let Some(came) = came else { break };
@@ -108,6 +114,7 @@ impl Store {
         &self,
         tree: &VdevTree,
         offer: &Offer<'_>,
+        keys: &ScanKeys,
         current: &dyn Fn() -> bool,
     ) -> Option<Corrected> {
         let Offer { bp, at, forms } = offer;
@@ -115,8 +122,11 @@ impl Store {
             return Some(Corrected::Differs);
         }
         let mut right = None;
+        let voucher = voucher(bp, *at, || keys.of(at.objset));
         forms(&mut |data| {
-            let fits = data.len() as u64 == bp.psize() && self.is_right(bp, &data);
+            let fits = data.len() as u64 == bp.psize()
+                && self.is_right(bp, &data)
+                && voucher.as_ref().is_none_or(|by| is_vouched(bp, by, &data));
             if fits {
                 right = Some(data);
             }

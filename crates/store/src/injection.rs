@@ -23,7 +23,7 @@ use cenote_vdev::injection::{Handler, Trigger};
 use cenote_vdev::{Fault, VdevError};
 
 use crate::error::{BlockError, Bookmark};
-use crate::pipeline::{Reader, Store};
+use crate::pipeline::{Reader, Store, is_vouched};
 use crate::verify;
 
 /// What comes of reading a block.
@@ -156,7 +156,7 @@ impl Expected<'_> {
 
     /// Whether bytes of a device count as the copy.
     pub(crate) fn takes(&self, data: &Abd) -> bool {
-        let vouched = |by: &Reader| self.store.is_vouched(&self.bp, self.at, by, data);
+        let vouched = |by: &Reader| is_vouched(&self.bp, by, data);
         !self.unread
             && verify::matches(&self.bp, data, &self.salt).unwrap_or(false)
             && !self.is_spoilt()

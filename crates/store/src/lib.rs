@@ -56,6 +56,7 @@ pub mod pipeline;
 mod prefetch;
 mod primary;
 pub mod rangetree;
+mod scan_keys;
 mod scrub;
 mod segments;
 mod single_flight;
@@ -75,6 +76,7 @@ pub use error::{BlockError, Bookmark, ZIL_LEVEL};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;
+pub use scan_keys::ScanKeys;
 pub use scrub::{ScanBlock, ScanFunc, Scanned};
 
 /// What can be replaced while it is in use, as it was when a caller asked. It is kept as long as callers hold this;

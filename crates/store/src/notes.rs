@@ -94,6 +94,15 @@ impl Notes {
         self.faults.is_empty() && self.unreadable.is_empty()
     }
 
+    /// What was wrong about `those` blocks is charged when it is confirmed, and not written anew: someone else sees to that, who knows better
+    /// what is right.
+    pub fn leave(&mut self, those: impl Fn(Bookmark) -> bool) {
+        for of_block in self.faults.iter_mut().filter(|of_block| those(of_block.at)) {
+            let faults = std::mem::take(&mut of_block.faults).into_iter();
+            of_block.faults = faults.map(Fault::unhealed).collect();
+        }
+    }
+
     /// The pointers were right: what was noted counts. Bytes are healed if `current` says, at a time when
     /// nothing is written, that the blocks are still allocated.
     pub fn confirm(self, store: &Store, current: &dyn Fn() -> bool) {

@@ -54,6 +54,7 @@ use crate::verify;
 use crate::write::WriteBehind;
 
 use crypt::view_of;
+pub(crate) use crypt::{is_vouched, voucher};
 pub(crate) use unpack::{check, no_copy, unpack, vdev_error};
 use unpack::{embedded, is_metadata, is_packed, keeps_decoded};
 

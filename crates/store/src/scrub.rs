@@ -11,12 +11,17 @@
 //! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts.
 //!
 //! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
-//! bytes may satisfy (`pipeline::crypt`). So where the dataset is open with its key a scrub checks MACs, too, and writes what they vouch
-//! for. Where it is not, and copies differ, another block may satisfy the pointer as well: then both stay as they are. A
-//! resilver goes by pointers alone: it gives a leaf what the others have.
+//! bytes may satisfy (`pipeline::crypt`). So where the dataset's key is loaded a scrub checks MACs, too, and writes what they vouch
+//! for. It has the keys from its view of the pool ([`ScanKeys`]). Where there is none, and copies differ, another block may satisfy the
+//! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver goes by pointers alone: it gives a leaf what the
+//! others have.
+//!
+//! What is in dispute on a mirror is seen from what was read of all sides. Of one column's parity it takes another look, for all blocks of a
+//! batch that need it together; with more parity there are too many ways to make a block.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -25,7 +30,8 @@ use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 use crate::error::{Bookmark, ZIL_LEVEL};
 use crate::injection::Expected;
 use crate::notes::Unreadable;
-use crate::pipeline::{Reader, Store, check};
+use crate::pipeline::{self, Reader, Store, check, is_vouched};
+use crate::scan_keys::ScanKeys;
 use crate::verify;
 
 /// What is scanned for (`pool_scan_func_t`).
@@ -59,16 +65,28 @@ pub struct Scanned {
     pub errors: u64,
     /// Leaves, by guid, that lack blocks of these transaction groups and were not given them.
     pub left: BTreeSet<(u64, u64)>,
+    /// Places of blocks in which several things satisfy the pointer, and no key was there to tell which of them is right.
+    pub disputed: u64,
 }
 
 /// A batch under way.
 pub(crate) struct Batch<'a> {
     store: &'a Store,
+    keys: &'a ScanKeys,
     func: ScanFunc,
     tree: Arc<VdevTree>,
     faults: Vec<(u64, Fault)>,
     unreadable: Vec<Unreadable>,
     left: BTreeSet<(u64, u64)>,
+    disputed: u64,
+}
+
+/// A read, and what tells its MAC: asked for once, as a key may be loaded or unloaded meanwhile.
+struct Look<'a> {
+    read: &'a Read,
+    voucher: Option<Reader>,
+    /// Bytes satisfied the pointer whose MAC is wrong.
+    forged: AtomicBool,
 }
 
 /// One read: a block or a gang header.
@@ -93,27 +111,33 @@ impl Store {
         &self,
         func: ScanFunc,
         blocks: &[ScanBlock],
+        keys: &ScanKeys,
         current: &dyn Fn() -> bool,
     ) -> Option<Scanned> {
-        let batch = self.look_at(func, blocks);
+        let batch = self.look_at(func, blocks, keys);
         if !current() {
             return None;
         }
-        let Batch { tree, faults, unreadable, mut left, .. } = batch;
+        let Batch { tree, faults, unreadable, mut left, disputed, .. } = batch;
         let repaired = tree.repair_many(&faults, current)?;
         faults.iter().for_each(|(_, fault)| fault.charge());
         let errors = unreadable.len() as u64;
         self.list_unreadable(unreadable);
         left.extend(repaired.failed);
-        Some(Scanned { repaired: repaired.bytes, errors, left })
+        Some(Scanned { repaired: repaired.bytes, errors, left, disputed })
     }
 }
 
 impl Store {
     /// Looks at all copies of some blocks, and writes anew what is wrong. Nothing is counted or listed: a read has done that. Returns
     /// the bytes that were written; `None`: `current` said that their pointers may be out of date.
-    pub fn mend(&self, blocks: &[ScanBlock], current: &dyn Fn() -> bool) -> Option<u64> {
-        let batch = self.look_at(ScanFunc::Scrub, blocks);
+    pub fn mend(
+        &self,
+        blocks: &[ScanBlock],
+        keys: &ScanKeys,
+        current: &dyn Fn() -> bool,
+    ) -> Option<u64> {
+        let batch = self.look_at(ScanFunc::Scrub, blocks, keys);
         if !current() {
             return None;
         }
@@ -121,10 +145,15 @@ impl Store {
     }
 
     /// Reads a batch of copies. Nothing counts yet.
-    pub(crate) fn look_at(&self, func: ScanFunc, blocks: &[ScanBlock]) -> Batch<'_> {
+    pub(crate) fn look_at<'a>(
+        &'a self,
+        func: ScanFunc,
+        blocks: &[ScanBlock],
+        keys: &'a ScanKeys,
+    ) -> Batch<'a> {
         let tree = Arc::clone(&self.vdevs());
-        let (faults, unreadable, left) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut batch = Batch { store: self, func, tree, faults, unreadable, left };
+        let (faults, unreadable, left, disputed) = (Vec::new(), Vec::new(), BTreeSet::new(), 0);
+        let mut batch = Batch { store: self, keys, func, tree, faults, unreadable, left, disputed };
         batch.read(blocks);
         batch
     }
@@ -141,12 +170,13 @@ impl Store {
             let size = bp.psize();
             let read = Read { bp: *bp, at, dva, size, header: false, part: false, first };
             let verify = |data: &Abd| self.is_right(bp, data);
-            let checked = tree.check_many(&[read.request(&verify)]).pop();
+            let request = read.request(&verify);
+            let checked = tree.check_many(&[request]).pop();
             let is_wrong = checked.is_some_and(|Checked { block, faults, .. }| {
                 let wrong = matches!(block, Err(VdevError::Checksum { .. }));
                 wrong && faults.iter().all(Fault::is_mismatch)
             });
-            let simple = tree.top(dva.vdev.into()).is_some_and(|top| top.nparity() == 0);
+            let simple = tree.top(dva.vdev.into()).is_some() && tree.parity_of(&request) == 0;
             is_wrong && simple && tree.has_all_devices(dva.vdev.into())
         })
     }
@@ -226,24 +256,49 @@ impl Batch<'_> {
     }
 
     fn check(&mut self, reads: &[Read]) {
-        for (read, checked) in reads.iter().zip(self.checked(reads, None)) {
-            let voucher = read.voucher(self.store);
-            let (checked, forged) = match self.is_doubted(read, voucher.as_ref(), &checked) {
-                true => self.beyond_doubt(read, voucher.as_ref(), checked),
-                false => (checked, false),
-            };
-            self.note(read, checked, forged);
+        let looks = reads.iter().map(|read| {
+            let (voucher, forged) = (self.voucher(read), AtomicBool::new(false));
+            Look { read, voucher, forged }
+        });
+        let looks: Vec<Look<'_>> = looks.collect();
+        let all: Vec<&Look<'_>> = looks.iter().collect();
+        let mut found = self.checked(&all, |_| |_: &Abd| true);
+        if self.func == ScanFunc::Scrub {
+            self.prefer_padded(&looks, &mut found);
+            self.keep_disputed(&looks, &mut found);
+        }
+        looks.iter().zip(found).for_each(|(look, checked)| self.note(look, checked));
+    }
+
+    /// What tells the MAC of a block. A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
+    fn voucher(&self, read: &Read) -> Option<Reader> {
+        let Read { bp, at, header, part, .. } = read;
+        match header | part || self.func == ScanFunc::Resilver {
+            true => None,
+            false => pipeline::voucher(bp, *at, || self.keys.of(at.objset)),
         }
     }
 
-    /// Reads, and tells what leaves have wrong or lack; by MACs where there is a voucher.
-    fn checked(&self, reads: &[Read], voucher: Option<&Reader>) -> Vec<Checked> {
-        let expected = |read: &Read| read.expected(self.store).vouched_by(voucher.cloned());
-        let expected: Vec<_> = reads.iter().map(expected).collect();
-        let accepter = |(read, copy): (&Read, _)| read.accepter(copy, voucher.is_some());
-        let verifiers: Vec<_> = reads.iter().zip(&expected).map(accepter).collect();
+    /// Reads, and tells what leaves have wrong or lack; by MACs where there is a voucher. `also` makes what a block has to satisfy
+    /// besides.
+    fn checked<'l, A: Fn(&Abd) -> bool + Sync>(
+        &self,
+        looks: &[&'l Look<'l>],
+        also: impl Fn(usize) -> A,
+    ) -> Vec<Checked> {
+        let store = self.store;
+        let expected: Vec<_> = looks.iter().map(|look| look.read.expected(store)).collect();
+        let verifiers: Vec<_> = looks
+            .iter()
+            .zip(&expected)
+            .enumerate()
+            .map(|(i, (look, copy))| {
+                let also = also(i);
+                move |data: &Abd| look.takes(copy, data) && also(data)
+            })
+            .collect();
         let requests: Vec<BlockRead<'_>> =
-            reads.iter().zip(&verifiers).map(|(read, verify)| read.request(verify)).collect();
+            looks.iter().zip(&verifiers).map(|(look, verify)| look.read.request(verify)).collect();
         let done = match self.func {
             ScanFunc::Scrub => self.tree.check_many(&requests),
             ScanFunc::Resilver => self.tree.lacking_many(&requests),
@@ -256,73 +311,75 @@ impl Batch<'_> {
         done.into_iter().zip(&expected).map(settle).collect()
     }
 
-    /// Whether what was found may be another block that satisfies the pointer: its MAC is wrong, or not all leaves have the same.
-    fn is_doubted(&self, read: &Read, voucher: Option<&Reader>, checked: &Checked) -> bool {
-        let Checked { block: Ok(block), faults, .. } = checked else { return false };
-        // A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
-        if self.func == ScanFunc::Resilver || read.header || !verify::is_weak(&read.bp) {
-            return false;
-        }
-        match voucher {
-            Some(voucher) => {
-                let (store, bp, at) = (self.store, &read.bp, read.at);
-                !store.is_vouched(bp, at, voucher, block)
-                    || faults.iter().any(Fault::is_mismatch) && !is_padded(bp, block)
+    /// The MAC of an indirect block leaves out what is behind that which was compressed. Where copies differ, and the one that was
+    /// found has something there, one is taken that has nothing, if there is one.
+    fn prefer_padded(&self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let is_odd = |look: &Look<'_>, checked: &Checked| {
+            let block = checked.block.as_ref().ok().filter(|_| look.voucher.is_some());
+            checked.faults.iter().any(Fault::is_mismatch)
+                && block.is_some_and(|block| !is_padded(&look.read.bp, block))
+        };
+        let odd: Vec<usize> = (0..looks.len()).filter(|i| is_odd(&looks[*i], &found[*i])).collect();
+        let again: Vec<&Look<'_>> = odd.iter().map(|i| &looks[*i]).collect();
+        let padded = |i: usize| {
+            let bp = &looks[odd[i]].read.bp;
+            move |data: &Abd| is_padded(bp, data)
+        };
+        for (i, checked) in odd.iter().zip(self.checked(&again, padded)) {
+            if checked.block.is_ok() {
+                found[*i] = checked;
             }
-            None => faults.iter().any(Fault::is_mismatch),
         }
     }
 
-    /// What is known of a block that is doubted, and whether its MAC is wrong.
-    fn beyond_doubt(
-        &self,
-        read: &Read,
-        voucher: Option<&Reader>,
-        found: Checked,
-    ) -> (Checked, bool) {
-        let Checked { block, mut faults, left } = found;
-        if let Some(voucher) = voucher {
-            let again = self.checked(std::slice::from_ref(read), Some(voucher)).pop();
-            let is_right = |b: &Abd| self.store.is_vouched(&read.bp, read.at, voucher, b);
-            return match again {
-                Some(again) if again.block.is_ok() || !block.as_ref().is_ok_and(is_right) => {
-                    (again, true)
-                }
-                _ => (Checked { block, faults, left }, false),
-            };
+    /// Where copies differ, each satisfies the pointer, and no MAC tells which is right, none is written anew.
+    fn keep_disputed(&mut self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let is_open = |look: &Look<'_>, checked: &Checked| {
+            let told =
+                look.read.header || look.voucher.is_some() || !verify::is_weak(&look.read.bp);
+            !told && checked.block.is_ok() && checked.faults.iter().any(Fault::is_mismatch)
+        };
+        let (mut disputed, mut of_parity) = (Vec::new(), Vec::new());
+        for i in (0..looks.len()).filter(|i| is_open(&looks[*i], &found[*i])) {
+            let nothing = |_: &Abd| false;
+            match self.tree.parity_of(&looks[i].read.request(&nothing)) {
+                0 if found[i].faults.iter().any(Fault::is_rival) => disputed.push(i),
+                1 => of_parity.push(i),
+                _ => {}
+            }
         }
-        if let Ok(first) = &block
-            && self.is_ambiguous(read, first)
-        {
-            tracing::warn!(at = %read.at, "copies differ, and each satisfies the pointer: all are kept");
-            faults.retain(|fault| !fault.is_mismatch());
+        let again: Vec<&Look<'_>> = of_parity.iter().map(|i| &looks[*i]).collect();
+        let firsts = of_parity.iter().map(|i| found[*i].block.as_ref().ok().cloned());
+        let firsts: Vec<Option<Abd>> = firsts.collect();
+        let others = |i: usize| {
+            let first = &firsts[i];
+            move |data: &Abd| first.as_ref().is_some_and(|f| f.bytes() != data.bytes())
+        };
+        let again = self.checked(&again, others);
+        let rivals = of_parity.iter().zip(again).filter(|(_, again)| again.block.is_ok());
+        for (i, _) in rivals {
+            // Parity, or any of the columns, may be what is wrong.
+            found[*i].faults.retain(|fault| !fault.is_mismatch());
+            disputed.push(*i);
         }
-        (Checked { block, faults, left }, false)
+        for i in &disputed {
+            let faults = std::mem::take(&mut found[*i].faults).into_iter();
+            // Which of two a third side is to have is not known: it is charged only.
+            found[*i].faults = faults.filter(|f| !f.is_rival()).map(Fault::unhealed).collect();
+        }
+        self.disputed += disputed.len() as u64;
     }
 
-    /// Whether the devices hold another block than `first` that satisfies the pointer. With more parity than one it is not known,
-    /// as there are too many ways to make one.
-    fn is_ambiguous(&self, read: &Read, first: &Abd) -> bool {
-        let top = self.tree.top(read.dva.vdev.into());
-        if top.is_none_or(|top| top.nparity() > 1) {
-            return false;
-        }
-        let first = first.bytes();
-        let other = |data: &Abd| self.store.is_right(&read.bp, data) && data.bytes() != first;
-        let checked = self.tree.check_many(&[read.request(&other)]).pop();
-        checked.is_some_and(|checked| checked.block.is_ok())
-    }
-
-    /// `forged`: copies satisfy the pointer whose MACs are wrong.
-    fn note(&mut self, read: &Read, checked: Checked, forged: bool) {
+    fn note(&mut self, look: &Look<'_>, checked: Checked) {
         let nothing = |_: &Abd| false;
+        let read = look.read;
         let request = &read.request(&nothing);
         let Checked { block, mut faults, mut left } = checked;
         if let Err(why) = block {
-            let found = self.another_copy(read);
-            if forged && found.is_none() {
+            let found = self.another_copy(look);
+            if look.forged.load(Relaxed) && found.is_none() {
                 // The pointer or the key may be what is wrong.
-                faults.clear();
+                faults.retain(|fault| !fault.is_mismatch());
             }
             let is_wrong = matches!(why, VdevError::Checksum { .. });
             if found.is_none() && is_wrong && read.at.level == ZIL_LEVEL {
@@ -351,14 +408,30 @@ impl Batch<'_> {
     }
 
     /// The block, by another of its copies.
-    fn another_copy(&self, read: &Read) -> Option<Abd> {
-        let Read { bp, at, dva, header, .. } = read;
+    fn another_copy(&self, look: &Look<'_>) -> Option<Abd> {
+        let Read { bp, at, dva, header, .. } = look.read;
         let mut others = bp.dvas().filter(|other| other != dva && !other.gang && !header);
-        let scrub = self.func == ScanFunc::Scrub;
-        let voucher = scrub.then(|| read.voucher(self.store)).flatten();
-        let fetch = |other| self.store.fetch_plain(bp, other, *at, voucher.clone()).ok();
+        let fetch = |other| self.store.fetch_plain(bp, other, *at, look.voucher.clone()).ok();
         // Their own faults are found by their own reads.
         others.find_map(|other| Store::attempt(|| fetch(other)).0)
+    }
+}
+
+impl Look<'_> {
+    /// Whether these are the right bytes, as far as no handler wants it otherwise.
+    fn takes(&self, copy: &Expected<'_>, data: &Abd) -> bool {
+        let bp = &self.read.bp;
+        if self.read.header {
+            return verify::gang_header(bp, &data.bytes()).is_some();
+        }
+        if !copy.takes(data) {
+            return false;
+        }
+        let vouched = self.voucher.as_ref().is_none_or(|by| is_vouched(bp, by, data));
+        if !vouched {
+            self.forged.store(true, Relaxed);
+        }
+        vouched
     }
 }
 
@@ -370,24 +443,6 @@ fn is_padded(bp: &BlockPointer, data: &Abd) -> bool {
 impl Read {
     fn expected<'a>(&self, store: &'a Store) -> Expected<'a> {
         store.expected(&self.bp, self.dva, self.at)
-    }
-
-    /// What tells the right bytes, as far as no handler wants it otherwise.
-    fn accepter<'a>(
-        &self,
-        copy: &'a Expected<'_>,
-        padded: bool,
-    ) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
-        let (bp, header) = (self.bp, self.header);
-        move |data: &Abd| match header {
-            true => verify::gang_header(&bp, &data.bytes()).is_some(),
-            false => copy.takes(data) && (!padded || is_padded(&bp, data)),
-        }
-    }
-
-    /// What tells its MAC.
-    fn voucher(&self, store: &Store) -> Option<Reader> {
-        if self.header || self.part { None } else { store.voucher(&self.bp, self.at) }
     }
 
     fn request<'a>(&self, verify: &'a (dyn Fn(&Abd) -> bool + Sync)) -> BlockRead<'a> {

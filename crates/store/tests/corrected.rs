@@ -7,8 +7,8 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_store::Store;
 use cenote_store::correct::{Corrected, Offer};
+use cenote_store::{ScanKeys, Store};
 use cenote_vdev::inject::MemDevice;
 use cenote_vdev::{VdevTree, init_labels};
 use common::{BIRTH, Bp, at, config, pattern};
@@ -72,7 +72,7 @@ fn corrected(
     for (n, (bp, forms)) in blocks.iter().zip(&forms).enumerate() {
         offers.push(Offer { bp: *bp, at: at((first + n) as u64), forms });
     }
-    pool.store.correct_many(&offers, current)
+    pool.store.correct_many(&offers, &ScanKeys::default(), current)
 }
 
 #[test]

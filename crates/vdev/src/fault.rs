@@ -56,6 +56,8 @@ pub struct Fault {
     lack: bool,
     /// It counts as a read that failed, which the leaf did not count (`crate::injection`).
     uncounted: bool,
+    /// The leaf gave other bytes that satisfy what tells the block, too.
+    rival: bool,
     /// How the block was laid out on its vdev.
     laid_out: Option<LaidOut>,
 }
@@ -74,8 +76,9 @@ impl Fault {
     /// `leaf` gave wrong bytes at `offset`.
     pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         let (blamed, leaf) = (leaf.clone(), leaf.clone());
-        let (right, mismatch, lack, uncounted, laid_out) = (None, true, false, false, None);
-        Fault { leaf, blamed, offset, right, mismatch, lack, uncounted, laid_out }
+        let (right, laid_out) = (None, None);
+        let (mismatch, lack, uncounted, rival) = (true, false, false, false);
+        Fault { leaf, blamed, offset, right, mismatch, lack, uncounted, rival, laid_out }
     }
 
     /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
@@ -127,6 +130,22 @@ impl Fault {
     /// The same, now that it is known what should be there.
     pub(crate) fn with_right(self, right: Abd) -> Fault {
         Fault { right: Some(right), ..self }
+    }
+
+    /// The same; what is there is not written anew, as it is not known for certain what should be there.
+    pub fn unhealed(self) -> Fault {
+        Fault { right: None, ..self }
+    }
+
+    /// The same, of a leaf whose bytes satisfy what tells the block, too, if that is so.
+    pub(crate) fn rivalling(self, rival: bool) -> Fault {
+        Fault { rival: self.rival || rival, ..self }
+    }
+
+    /// Whether the leaf gave other bytes that satisfy what tells the block ([`BlockRead::verify`](crate::BlockRead::verify)). That is
+    /// known of mirrors and single devices that a scrub has read.
+    pub fn is_rival(&self) -> bool {
+        self.rival
     }
 
     /// The leaf.

@@ -265,6 +265,7 @@ impl VdevError {
 pub type Verify<'a> = &'a (dyn Fn(&Abd) -> bool + Sync);
 
 /// One block of a batch.
+#[derive(Clone, Copy)]
 pub struct BlockRead<'a> {
     /// Id of the top-level vdev.
     pub vdev: u64,

@@ -24,7 +24,7 @@ use crate::submit::{LeafRead, Submit, read_leaves};
 use crate::tree::{Place, VdevTree};
 use crate::vdev::{Kind, Vdev};
 use crate::write::{LeafWrite, NotRepaired, write_leaves};
-use crate::{BlockRead, Fault, Outcome, VdevError, mirror};
+use crate::{BlockRead, Fault, Outcome, VdevError, Verify, mirror};
 
 /// Bytes of repairs that are written while nothing else is.
 const MOST_ALONE: usize = 1 << 20;
@@ -175,6 +175,22 @@ fn lag(leaf: &Vdev, txg: u64) {
     leaf.lags(only(txg));
 }
 
+/// The block as it was read, if all of it was: by the first copies of its parts, by the second ones, and so on.
+fn wholes(parts: &[Part<'_>], read: &[Option<Abd>]) -> impl Iterator<Item = Abd> {
+    let copies = parts.iter().map(Part::copies).max().unwrap_or(0);
+    let whole = move |copy: usize| {
+        let mut data = Vec::with_capacity(parts.len());
+        for part in parts {
+            data.push(part.assembled(read, copy)?);
+        }
+        match data.len() {
+            1 => data.pop(),
+            _ => Some(Abd::gang(data)),
+        }
+    };
+    (0..copies).filter_map(whole)
+}
+
 /// Whether `read` begins with the bytes of `right`, or has the first of them.
 fn same(read: &Abd, right: &Abd) -> bool {
     let len = read.len().min(right.len());
@@ -200,67 +216,79 @@ impl VdevTree {
         let submit = Submit::new(&self.pool, Priority::Scrub).patient();
         let read = read_leaves(submit, &reads).into_iter();
         let read: Vec<Option<Abd>> = read.map(|piece| Some(piece.ok()?.bytes)).collect();
-        let check =
-            |(req, parts): (&BlockRead<'_>, Vec<Part<'_>>)| self.examine(req, &parts, &read);
-        let done = reqs.iter().zip(plans).map(check).collect();
+        let right = |(req, parts): (&BlockRead<'_>, &Vec<Part<'_>>)| {
+            wholes(parts, &read).find(|data| (req.verify)(data))
+        };
+        let right: Vec<Option<Abd>> = reqs.iter().zip(&plans).map(right).collect();
+        // By whatever redundancy there is: all that need it together.
+        let is_left = reqs.iter().zip(&right).filter(|(_, right)| right.is_none());
+        let wanting: Vec<BlockRead<'_>> = is_left.map(|(req, _)| *req).collect();
+        let mut again = self.read_many_as(Priority::Scrub, &wanting).into_iter();
+        let mut done = Vec::with_capacity(reqs.len());
+        for ((req, parts), right) in reqs.iter().zip(plans).zip(right) {
+            let block = match right {
+                Some(block) => Ok(block),
+                None => again.next().map_or(Err((VdevError::NoVdev(req.vdev), Vec::new())), |o| {
+                    o.block.map_err(|error| (error, o.faults))
+                }),
+            };
+            done.push(match block {
+                Ok(block) => self.examine(req, &parts, block, &read),
+                Err((error, faults)) => Checked { block: Err(error), faults, left: Vec::new() },
+            });
+        }
         self.look_after();
         done
     }
 
-    fn examine(&self, req: &BlockRead<'_>, parts: &[Part<'_>], read: &[Option<Abd>]) -> Checked {
-        let copies = parts.iter().map(Part::copies).max().unwrap_or(0);
-        let whole = |copy: usize| {
-            let mut data = Vec::with_capacity(parts.len());
-            for part in parts {
-                data.push(part.assembled(read, copy)?);
-            }
-            match data.len() {
-                1 => data.pop(),
-                _ => Some(Abd::gang(data)),
-            }
-        };
-        let right = (0..copies).filter_map(whole).find(|data| (req.verify)(data));
-        let block = match right {
-            Some(block) => block,
-            None => {
-                let Outcome { block, faults } = self.read_again(req);
-                match block {
-                    Ok(block) => block,
-                    Err(error) => return Checked { block: Err(error), faults, left: Vec::new() },
-                }
-            }
-        };
+    /// Reports the leaves that have anything else than `block`, which is right.
+    fn examine(
+        &self,
+        req: &BlockRead<'_>,
+        parts: &[Part<'_>],
+        block: Abd,
+        read: &[Option<Abd>],
+    ) -> Checked {
         let (mut faults, mut at) = (Vec::new(), 0);
+        let rivals = (parts.len() == 1).then_some(req.verify);
         for part in parts {
             let slice = block.slice(at, part.place.size);
             at += part.place.size;
-            let compared = slice.is_some_and(|slice| self.compare(part, &slice, read, &mut faults));
+            let compared =
+                slice.is_some_and(|slice| self.compare(part, &slice, read, (rivals, &mut faults)));
             if !compared {
                 // A pointer that makes no sense: it is not known where copies are.
                 let error = part.place.error("not at a sector");
                 return Checked { block: Err(error), faults, left: Vec::new() };
             }
         }
+        if parts.len() > 1 && faults.iter().any(Fault::is_mismatch) {
+            // Which of its leaves make up another one is not known.
+            let is_other = |data: &Abd| !same(data, &block) && (req.verify)(data);
+            let rival = wholes(parts, read).any(|data| is_other(&data));
+            faults = faults.into_iter().map(|f| f.rivalling(rival)).collect();
+        }
         Checked { block: Ok(block), faults, left: Vec::new() }
     }
 
-    /// The block, by whatever redundancy there is.
-    fn read_again(&self, req: &BlockRead<'_>) -> Outcome<Result<Abd, VdevError>> {
-        let mut again = self.read_many_as(Priority::Scrub, std::slice::from_ref(req));
-        let gone = || Outcome { block: Err(VdevError::NoVdev(req.vdev)), faults: Vec::new() };
-        again.pop().unwrap_or_else(gone)
+    /// Parity of the vdevs that a block lies on, at most; 0 as well where it is not known on which.
+    pub fn parity_of(&self, req: &BlockRead<'_>) -> u64 {
+        let places = self.resolve(req).map(|(_, pieces)| pieces).unwrap_or_default();
+        places.iter().map(|place| place.vdev.nparity()).max().unwrap_or(0)
     }
 
     /// Reports the leaves whose bytes differ from what `block` makes of them. False: it is not known what they are to have.
     ///
     /// A block of a removed vdev that had smaller sectors may begin or end within a sector here. Then copies are
     /// compared, but those that differ are not written: nothing says what else is in the sector.
+    ///
+    /// `rivals` tells of other bytes whether they may be the block as well, if the part is all of it.
     fn compare(
         &self,
         part: &Part<'_>,
         block: &Abd,
         read: &[Option<Abd>],
-        faults: &mut Vec<Fault>,
+        (rivals, faults): (Option<Verify<'_>>, &mut Vec<Fault>),
     ) -> bool {
         let Place { vdev, offset, txg, .. } = part.place;
         let whole = self.laid_out(vdev, &part.widths, (offset, txg), block);
@@ -280,7 +308,10 @@ impl VdevTree {
             for (leaf, index) in copies {
                 let fault = match read.get(*index) {
                     Some(Some(bytes)) if same(bytes, &right) => continue,
-                    Some(Some(_)) => Fault::mismatch(leaf, at),
+                    Some(Some(bytes)) => {
+                        let rival = !striped && rivals.is_some_and(|is_right| is_right(bytes));
+                        Fault::mismatch(leaf, at).rivalling(rival)
+                    }
                     _ => Fault::unreadable(leaf, at),
                 };
                 let blamed = if striped { &child } else { leaf };

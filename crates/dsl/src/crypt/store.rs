@@ -10,17 +10,19 @@
 //! - The wrapping keys change with those on disk, in syncing context. Until the group is shown both open what they wrapped.
 //! - An unwrapped key serves only the datasets whose key on disk has its guid: the object of a destroyed one's key may
 //!   be given to another.
+//! - A scan maps no object sets, as its view may be old: it has keys for itself, which go with their wrapping keys as well.
 //! - An object set that was opened before a key was loaded or unloaded is opened anew after ([`Keystore::generation`]).
 
+use super::CryptoKey;
 use crate::Dsl;
 use cenote_dmu::Result;
 use cenote_format::crypt::WrappingKey;
-use cenote_store::Store;
 use cenote_store::keys::LoadedKey;
+use cenote_store::{ScanKeys, Store};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -31,7 +33,18 @@ pub struct Keystore {
     former: Mutex<BTreeMap<u64, Option<Arc<WrappingKey>>>>,
     /// What they have unwrapped, by objects of keys.
     unwrapped: Mutex<BTreeMap<u64, Arc<LoadedKey>>>,
+    /// What scans have of them.
+    scans: Mutex<Vec<Weak<ScanKeys>>>,
     generation: AtomicU64,
+}
+
+/// What a key is unwrapped for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Uses {
+    /// Blocks are read with it from now on.
+    Readers,
+    /// A scan looks at MACs with it. Its encryption root is that of the scan's view, and may be another one by now.
+    Scan,
 }
 
 impl Keystore {
@@ -106,6 +119,15 @@ impl Keystore {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Keys for a scan; none yet ([`Dsl::lend_key`]). What is unloaded leaves them.
+    pub fn keys_for_scan(&self) -> Arc<ScanKeys> {
+        let keys = Arc::new(ScanKeys::default());
+        let mut scans = self.scans.lock();
+        scans.retain(|scan| scan.strong_count() > 0);
+        scans.push(Arc::downgrade(&keys));
+        keys
+    }
+
     /// A number that changes when a key is loaded or unloaded.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -153,6 +175,7 @@ impl Keystore {
             stays
         });
         store.forget_keys(root, &gone);
+        self.scans.lock().iter().filter_map(Weak::upgrade).for_each(|scan| scan.forget(root));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -168,10 +191,30 @@ impl Dsl {
             return Ok(());
         }
         let store = self.mos.store();
-        let Some(key) = self.key_of_dir(dir)? else {
-            store.forget_key_of(ds_obj);
+        match self.key_of_dir(dir)? {
+            None => store.forget_key_of(ds_obj),
+            Some(key) => self.loaded(&key, Uses::Readers, &|key| store.keys().map(ds_obj, key))?,
+        }
+        Ok(())
+    }
+
+    /// Has `keys` ([`Keystore::keys_for_scan`]) hold the key of the object set `ds_obj`, whose directory is `dir`, if that is loaded. Nothing is
+    /// read with it: this may be an old view of the pool, in which numbers are those of other datasets.
+    ///
+    /// # Errors
+    /// The key cannot be read, or not be unwrapped.
+    pub fn lend_key(&self, ds_obj: u64, dir: u64, keys: &ScanKeys) -> Result<()> {
+        if self.keys.wrapping.read().is_empty() {
             return Ok(());
-        };
+        }
+        match self.key_of_dir(dir)? {
+            None => Ok(()),
+            Some(key) => self.loaded(&key, Uses::Scan, &|key| keys.add(ds_obj, key)),
+        }
+    }
+
+    /// Hands over what a key on disk is unwrapped, while its wrapping key is held in place; nothing, if that is not loaded.
+    fn loaded(&self, key: &CryptoKey, uses: Uses, take: &dyn Fn(&Arc<LoadedKey>)) -> Result<()> {
         // Nothing is read with the lock: a device that hangs keeps no command about keys waiting.
         let wrapping = self.keys.wrapping.read();
         let Some(with) = wrapping.get(&key.root) else { return Ok(()) };
@@ -187,11 +230,13 @@ impl Dsl {
                     None => Err(e),
                 });
                 let loaded = LoadedKey::new(key.root, opened.map_err(why)?);
-                unwrapped.insert(key.object, loaded.clone());
+                if uses == Uses::Readers {
+                    unwrapped.insert(key.object, loaded.clone());
+                }
                 loaded
             }
         };
-        store.keys().map(ds_obj, &loaded);
+        take(&loaded);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 
 use super::find::Found;
 use super::issue::{self, Issued};
+use super::position::dataset;
 use super::state::Changed;
 use super::{Round, ScanError};
 use crate::error::EngineError;
@@ -187,13 +188,14 @@ impl Shared {
         let ends =
             || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();
         let all = ScanPhys { max_txg: u64::MAX, ..ScanPhys::default() };
-        let mut found = Found::new(ScanFunc::Scrub, &all, 0);
+        let keys = view.dsl().keystore().keys_for_scan();
+        let mut found = Found::new(ScanFunc::Scrub, &all, 0, keys);
         let look = || Store::without_keys(|| self.find_errors(view, &mut found));
         let (looked, notes) = Store::attempt(look);
         let (examined, mut kept) = looked?;
-        let (blocks, _) = found.into_blocks();
+        let (blocks, keys, _) = found.into_blocks();
         let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
-        let issued = issue::issue(self, ScanFunc::Scrub, blocks, reading, how, &|_| {});
+        let issued = issue::issue(self, (ScanFunc::Scrub, blocks, &keys), reading, how, &|_| {});
         let done = match issued {
             Issued::All(done) if reading.is_safe() && !ends() => done,
             Issued::Silent => {
@@ -240,7 +242,12 @@ impl Shared {
         for same in blocks.chunk_by(|a, b| a.0 == b.0) {
             let Some((at, _)) = same.first() else { continue };
             match view.pointer_of(at) {
-                Ok(Some(bp)) => found.add(&tree, &bp, *at),
+                Ok(Some(bp)) => {
+                    if let Ok(Some(phys)) = dataset(view.mos(), at.objset) {
+                        found.get_key(view, at.objset, &phys);
+                    }
+                    found.add(&tree, &bp, *at);
+                }
                 // Nothing is there any more.
                 Ok(None) => {}
                 Err(why) => {

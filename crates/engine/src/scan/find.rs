@@ -10,11 +10,11 @@ use cenote_dsl::traverse::{Mark, Place, Traversal, Visitor, read_root};
 use cenote_dsl::zil;
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use cenote_format::{invariant, less};
 use cenote_pool::Pool;
 use cenote_pool::scan::{Pass, ScanPhys};
-use cenote_store::{Bookmark, ScanBlock, ScanFunc, Store};
+use cenote_store::{Bookmark, ScanBlock, ScanFunc, ScanKeys, Store};
 use cenote_vdev::VdevTree;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ pub(super) struct Found {
     /// Blocks that were born later than the first and up to the second are looked at.
     born: (u64, u64),
     blocks: Vec<ScanBlock>,
+    /// Keys of the data sets that they are of, as far as these are loaded.
+    keys: Arc<ScanKeys>,
     most: usize,
     most_bytes: u64,
     /// Bytes of blocks to be read, of all found, and of those that need not be read.
@@ -64,8 +66,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Nothing yet; the bounds are halved `shorter` times.
-    pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32) -> Found {
+    /// Nothing yet; the bounds are halved `shorter` times. `keys` has none yet.
+    pub fn new(func: ScanFunc, phys: &ScanPhys, shorter: u32, keys: Arc<ScanKeys>) -> Found {
         let memory = usable_memory().unwrap_or(SOME_MEMORY) / SCAN_MEM_LIM_FACT.get();
         // A vector that grows takes three times what it has, for a moment.
         let each = 3 * size_of::<ScanBlock>();
@@ -78,6 +80,7 @@ impl Found {
             func,
             born,
             blocks,
+            keys,
             most,
             most_bytes,
             bytes,
@@ -126,9 +129,20 @@ impl Found {
         self.miss_more(Unseen { parts: 1, hidden: true });
     }
 
-    /// The blocks, and the places of what was read and makes no sense.
-    pub fn into_blocks(self) -> (Vec<ScanBlock>, Vec<Bookmark>) {
-        (self.blocks, self.senseless)
+    /// The blocks, the keys of their data sets, and the places of what was read and makes no sense.
+    pub fn into_blocks(self) -> (Vec<ScanBlock>, Arc<ScanKeys>, Vec<Bookmark>) {
+        (self.blocks, self.keys, self.senseless)
+    }
+
+    /// Gets the key of data set `ds`, as `view` has it, if that is loaded. A resilver goes without.
+    pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) {
+        // What is received raw has MACs that are right only once all of it is there.
+        if self.func == ScanFunc::Resilver || phys.flags & DS_FLAG_INCONSISTENT != 0 {
+            return;
+        }
+        if let Err(why) = view.dsl().lend_key(ds, phys.dir, &self.keys) {
+            tracing::info!(ds, "a scan goes without the key of a data set: {why}");
+        }
     }
 
     /// Whether a round is to look at what it has by now.
@@ -275,6 +289,7 @@ pub(super) fn walk(
                 walk.found.seen += 1;
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
+                        walk.found.get_key(view, now.ds, &phys);
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {
                             now.mark = at;
@@ -374,12 +389,12 @@ mod tests {
     #[test]
     fn rounds_are_never_too_short_to_go_on() {
         for shorter in [0, 1, 20, 63, 64, u32::MAX] {
-            let found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), shorter);
+            let found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), shorter, Arc::default());
             assert!(found.most >= LEAST_BLOCKS && found.most_bytes >= LEAST_BYTES);
             // Late as it is, it passes some pointers.
             assert!(!found.is_enough(&|| true));
         }
-        let mut found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), 0);
+        let mut found = Found::new(ScanFunc::Scrub, &ScanPhys::default(), 0, Arc::default());
         found.seen = LEAST_SEEN;
         assert!(found.is_enough(&|| true) && !found.is_enough(&|| false));
     }

@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::tunables::SCAN_VDEV_LIMIT;
 use cenote_format::invariant;
 use cenote_store::alloc::ReadEpoch;
-use cenote_store::{ScanBlock, ScanFunc, Scanned};
+use cenote_store::{ScanBlock, ScanFunc, ScanKeys, Scanned};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -86,11 +86,10 @@ pub(super) enum Issued {
     Silent,
 }
 
-/// Looks at `blocks`. If it is to be `patient`, a device that is needed and does not answer ends it.
+/// Looks at `blocks`, with the `keys` of their data sets. If it is to be `patient`, a device that is needed and does not answer ends it.
 pub(super) fn issue(
     shared: &Shared,
-    func: ScanFunc,
-    blocks: Vec<ScanBlock>,
+    (func, blocks, keys): (ScanFunc, Vec<ScanBlock>, &ScanKeys),
     reading: &ReadEpoch<'_>,
     (patient, ends): (bool, &(dyn Fn() -> bool + Sync)),
     progress: Progress<'_>,
@@ -104,7 +103,7 @@ pub(super) fn issue(
             if batch.is_empty() {
                 return;
             }
-            let Some(done) = shared.disk.store.scan_many(func, &batch, &|| reading.is_safe())
+            let Some(done) = shared.disk.store.scan_many(func, &batch, keys, &|| reading.is_safe())
             else {
                 return gone.store(true, SeqCst);
             };
@@ -123,6 +122,7 @@ pub(super) fn issue(
             let mut total = total.lock();
             total.repaired = total.repaired.saturating_add(done.repaired);
             total.errors = total.errors.saturating_add(done.errors);
+            total.disputed = total.disputed.saturating_add(done.disputed);
             total.left.extend(done.left);
         }
     };

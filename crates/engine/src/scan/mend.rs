@@ -8,6 +8,7 @@
 //! wrong written anew, as a scrub does it; nothing is counted a second time.
 
 use super::find::Found;
+use super::position::dataset;
 use crate::Shared;
 use cenote_dmu::objset::PROJECT_USED;
 use cenote_format::blkptr::BlockPointer;
@@ -67,10 +68,14 @@ impl Shared {
             let reading = self.disk.allocator.readers().begin();
             let (view, tree) = (self.view(), self.disk.tree());
             let all = ScanPhys { max_txg: u64::MAX, ..ScanPhys::default() };
-            let mut found = Found::new(ScanFunc::Scrub, &all, 0);
+            let keys = view.dsl().keystore().keys_for_scan();
+            let mut found = Found::new(ScanFunc::Scrub, &all, 0, keys);
             let look = || {
                 for at in &wrong {
                     if let Some(bp) = pointer(&view, at) {
+                        if let Ok(Some(phys)) = dataset(view.mos(), at.objset) {
+                            found.get_key(&view, at.objset, &phys);
+                        }
                         found.add(&tree, &bp, *at);
                     }
                 }
@@ -78,8 +83,8 @@ impl Shared {
             // What is wrong on the way there was noted when it was read first, or is found when that is.
             let look = || Priority::Scrub.for_reads(|| Store::without_keys(look));
             let ((), _) = Store::attempt(look);
-            let (blocks, _) = found.into_blocks();
-            let mended = self.disk.store.mend(&blocks, &|| reading.is_safe());
+            let (blocks, keys, _) = found.into_blocks();
+            let mended = self.disk.store.mend(&blocks, &keys, &|| reading.is_safe());
             tracing::info!(
                 blocks = wrong.len(),
                 ?mended,

@@ -348,7 +348,8 @@ impl Shared {
             true => position::ANEW,
             false => Position::load(view, &phys),
         };
-        let mut found = Found::new(func, &phys, pace.shorter);
+        let keys = view.dsl().keystore().keys_for_scan();
+        let mut found = Found::new(func, &phys, pace.shorter, keys);
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
                 if let Some(pass) = pass {
@@ -359,17 +360,21 @@ impl Shared {
         let course = Course { ends: &ends, late: &late, progress: &progress };
         let walk = || find::walk(view, &mut position, &mut found, course);
         let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
-        let (all, notes) = Store::attempt(walk);
+        #[cfg(feature = "planted")]
+        self.reach(crate::planted::Moment::RoundBegun);
+        let (all, mut notes) = Store::attempt(walk);
+        #[cfg(feature = "planted")]
+        self.reach(crate::planted::Moment::RoundFound);
         if ends() {
             return Ok(Round::LetGo);
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
-        let (blocks, senseless) = found.into_blocks();
+        let (blocks, keys, senseless) = found.into_blocks();
         // A resilver goes on without a device that stays away: other vdevs may need what it gives them.
         let gave_up = |since: Time| func == ScanFunc::Resilver && clock.since(since) >= most;
         let patient = pace.silent < MOST_SILENT && !pace.away.is_some_and(gave_up);
-        let mut done = match issue::issue(self, func, blocks, &reading, (patient, &ends), &progress)
-        {
+        let what = (func, blocks, &*keys);
+        let mut done = match issue::issue(self, what, &reading, (patient, &ends), &progress) {
             Issued::All(done) if reading.is_safe() && !ends() => done,
             issued => {
                 view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
@@ -386,6 +391,8 @@ impl Shared {
                 return Ok(Round::LetGo);
             }
         };
+        // The walk has read blocks of dnodes as they are, without looking at their MACs, and by now that is done.
+        notes.leave(|at| keys.of(at.objset).is_some());
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);
@@ -414,6 +421,10 @@ impl Shared {
             return Ok(Round::LetGo);
         }
         done.repaired = pace.keeps(done.repaired);
+        if done.disputed > 0 {
+            let places = done.disputed;
+            tracing::warn!(places, "copies differ, and no key tells which is right: all are kept");
+        }
         let group = view.uberblock().txg;
         let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {

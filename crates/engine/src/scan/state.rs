@@ -443,6 +443,10 @@ impl SyncContext<'_> {
             ..now
         };
         shared.scanner.astray.store(false, SeqCst);
+        if done.disputed > 0 {
+            // A scrub with the keys tells.
+            self.scan_history("scan without keys", &format!("disputed={}", done.disputed))?;
+        }
         if all {
             // What only the checkpoint refers to was not walked, and leaves may lack it still (`dsl_scan_done`).
             if phys.is_resilver() && !self.has_checkpoint()? {

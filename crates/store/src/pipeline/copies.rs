@@ -2,7 +2,7 @@
 //! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
 
 use super::unpack::{is_metadata, no_copy, vdev_error};
-use super::{Reader, Store, Wanted};
+use super::{Reader, Store, Wanted, is_vouched};
 use crate::arc::Access;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::Assembly;
@@ -78,11 +78,54 @@ impl Store {
                 let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
                 self.other_copy(bp, at, 1, lost.into_iter().collect(), None)
             }
-            block => {
+            Ok(block) => {
+                let noted = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
+                Ok(self.healing(bp, at, block, noted.into_iter().collect()))
+            }
+            Err(source) => {
                 self.note_faults(tree, (bp.physical_birth(), at), faults);
-                block.map_err(|source| vdev_error(bp, at, source))
+                Err(vdev_error(bp, at, source))
             }
         }
+    }
+
+    /// A block that was found, and what was wrong about it on the way. Where a key tells that the block itself is wrong, another copy is
+    /// taken; and if there is none, nothing is written in the place of others.
+    fn healing(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        block: Abd,
+        mut faults: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
+    ) -> Abd {
+        let is_wrong = faults.iter().any(|(.., faults)| !faults.is_empty());
+        let voucher = if is_wrong { self.voucher(bp, at) } else { None };
+        let forged = voucher.filter(|by| !is_vouched(bp, by, &block));
+        let (mut found, birth) = (None, bp.physical_birth());
+        if let Some(voucher) = forged {
+            let (read, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
+            found = read.ok();
+            if let Some(found) = &found
+                && !notes.is_empty()
+            {
+                self.note(notes);
+                return found.clone();
+            }
+            // Sides are read by turns, and this time the right one came first. What the others have is known from before.
+            for (tree, dva, faults) in &mut faults {
+                let place = (dva.vdev.into(), dva.offset, birth);
+                let wrong: Vec<Fault> =
+                    std::mem::take(faults).into_iter().map(Fault::unhealed).collect();
+                *faults = match &found {
+                    Some(right) => tree.healed_by(place, wrong, right),
+                    None => wrong,
+                };
+            }
+        }
+        for (tree, _, faults) in faults {
+            self.note_faults(&tree, (birth, at), faults);
+        }
+        found.unwrap_or(block)
     }
 
     /// Reads from the devices, trying the copies from `first` on.
@@ -117,10 +160,11 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let birth = bp.physical_birth();
         let mut done = Err(no_copy(bp, at));
+        let mut noted = Vec::new();
         for dva in bp.dvas().skip(first) {
             done = match dva.gang {
                 true => self.fetch_copy(bp, dva, at).and_then(|whole| match &voucher {
-                    Some(voucher) if !self.is_vouched(bp, at, voucher, &whole) => {
+                    Some(voucher) if !is_vouched(bp, voucher, &whole) => {
                         Err(BlockError::Checksum { at, bp: Box::new(*bp) })
                     }
                     _ => Ok(whole),
@@ -128,7 +172,7 @@ impl Store {
                 false => {
                     let (block, faults) = self.read_plain(bp, dva, at, voucher.clone());
                     match block.is_ok() {
-                        true => self.note_faults(&self.vdevs(), (birth, at), faults),
+                        true => noted.push((Arc::clone(&self.vdevs()), dva, faults)),
                         false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
                     }
                     block
@@ -143,9 +187,18 @@ impl Store {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
                 Err(_) => faults,
             };
-            self.note_faults(&tree, (birth, at), faults);
+            noted.push((tree, dva, faults));
         }
-        done
+        match done {
+            // Its MAC was looked at.
+            Ok(block) if voucher.is_none() => Ok(self.healing(bp, at, block, noted)),
+            done => {
+                for (tree, _, faults) in noted {
+                    self.note_faults(&tree, (birth, at), faults);
+                }
+                done
+            }
+        }
     }
 
     /// Reads and verifies one copy.

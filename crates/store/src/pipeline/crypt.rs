@@ -12,8 +12,8 @@
 //!
 //! - In a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
 //!   not protected nor one whose contents lie in its pointer.
-//! - What a scrub, or a read that found a wrong MAC, writes in the place of a copy has the right one. Other reads and resilvers write what
-//!   satisfies the pointer.
+//! - What a scrub, a corrective receive or a read writes in the place of a copy has the right MAC, where that can be checked. Resilvers, and the
+//!   parts of gang blocks, go by pointers.
 
 use super::{Reader, Store, is_packed, unpack};
 use crate::arc::{Access, Key};
@@ -22,6 +22,7 @@ use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
 use crate::held;
 use crate::injection;
 use crate::keyless;
+use crate::keys::LoadedKey;
 use crate::pipeline::unpack::is_metadata;
 use crate::verify;
 use cenote_format::DecodeError;
@@ -29,10 +30,38 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::crypt::{self, CryptError};
 use cenote_format::dmu::DmuType;
+use std::sync::Arc;
 
 /// Which of the decrypted blocks in the caches are those of this reader.
 pub(super) fn view_of(reader: &Reader) -> View {
     reader.as_ref().map_or(PLAIN, |loaded| loaded.id())
+}
+
+/// With what the bytes of a block can be told from wrong ones that satisfy its pointer; `None`: they cannot be, or there
+/// are no such bytes. Indirect blocks take no `key` for that.
+pub(crate) fn voucher(
+    bp: &BlockPointer,
+    at: Bookmark,
+    key: impl FnOnce() -> Option<Arc<LoadedKey>>,
+) -> Option<Reader> {
+    match verify::is_weak(bp) && at.level != ZIL_LEVEL {
+        true if bp.level() > 0 => Some(None),
+        true => key().map(Some),
+        false => None,
+    }
+}
+
+/// Whether the MAC of a block is that of these physical bytes. No handler is asked ([`injection`]): what it answers decides what is
+/// written in the place of copies.
+pub(crate) fn is_vouched(bp: &BlockPointer, voucher: &Reader, physical: &Abd) -> bool {
+    match voucher {
+        _ if bp.level() > 0 => {
+            unpack(bp, physical).is_ok_and(|data| crypt::check_indirect(bp, &data.bytes()).is_ok())
+        }
+        Some(loaded) if bp.is_encrypted() => loaded.key().decrypt(bp, physical).is_ok(),
+        Some(loaded) => loaded.key().authenticate(bp, physical).is_ok(),
+        None => true,
+    }
 }
 
 fn wrong(bp: &BlockPointer, at: Bookmark, source: impl Into<CryptError>) -> BlockError {
@@ -119,39 +148,16 @@ impl Store {
         checked.map(|()| data).map_err(|e| wrong(bp, at, e))
     }
 
-    /// With what the bytes of a block can be told from wrong ones that satisfy its pointer; `None`: they cannot be, or there
-    /// are no such bytes. Indirect blocks take no key for that.
+    /// As [`voucher`], with the key that blocks of its object set are read with.
     pub(crate) fn voucher(&self, bp: &BlockPointer, at: Bookmark) -> Option<Reader> {
-        if !verify::is_weak(bp) || at.level == ZIL_LEVEL {
-            return None;
-        }
-        if bp.level() > 0 {
-            return Some(None);
-        }
-        if self.keys().is_raw(at.objset) {
-            return None;
-        }
-        self.keys().of(at.objset).map(Some)
-    }
-
-    /// Whether the MAC of a block is that of these physical bytes.
-    pub(crate) fn is_vouched(
-        &self,
-        bp: &BlockPointer,
-        at: Bookmark,
-        voucher: &Reader,
-        physical: &Abd,
-    ) -> bool {
-        match bp.level() > 0 {
-            true => self.opened(bp, at, voucher, physical).is_ok(),
-            false => self.plain(bp, at, voucher, physical.clone()).is_ok(),
-        }
+        let keys = self.keys();
+        voucher(bp, at, || keys.of(at.objset).filter(|_| !keys.is_raw(at.objset)))
     }
 
     /// The physical bytes of a block of which others were read that its MAC is not for (`why`): by any copy.
     ///
     /// # Errors
-    /// `why`, where there is no such copy.
+    /// `why`, where there is no such copy; that of a device, where one was not read.
     pub(super) fn vouched(
         &self,
         bp: &BlockPointer,
@@ -159,13 +165,20 @@ impl Store {
         key: Key,
         why: BlockError,
     ) -> Result<Abd, BlockError> {
-        drop(self.arc().forget(&key));
+        let Some(voucher) = self.voucher(bp, at) else { return Err(why) };
+        let forgotten = self.arc().forget(&key);
+        // Memory is given back without the lock.
+        drop(forgotten);
         if held::is_active() {
             return Err(held::miss(bp, at));
         }
-        let Some(voucher) = self.voucher(bp, at) else { return Err(why) };
         let (found, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
-        let Ok(physical) = found else { return Err(why) };
+        let physical = match found {
+            Ok(physical) => physical,
+            // A device that is silent may have it.
+            Err(silent @ BlockError::Vdev { .. }) => return Err(silent),
+            Err(_) => return Err(why),
+        };
         self.note(notes);
         if self.keeps(bp, at) {
             self.arc().insert(key, physical.clone(), is_metadata(bp), Access::Demand);
