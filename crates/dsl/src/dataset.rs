@@ -314,6 +314,20 @@ impl Dsl {
         self.objset(d.ds_obj, &d.ds)
     }
 
+    /// Opens the object set to follow its pointers ([`Store::without_keys`](cenote_store::Store::without_keys)): without its key, and kept for
+    /// nobody else. Nothing is mapped, as this may be an old view of the pool, in which numbers are those of other datasets.
+    ///
+    /// # Errors
+    /// As of [`Dsl::open_objset`].
+    pub fn walked_objset(&self, d: &Dataset) -> Result<Arc<ObjectSet>> {
+        if d.kind == DatasetKind::Bookmark {
+            return Err(self.corrupt(d.ds_obj, "a bookmark has no contents"));
+        }
+        let as_of = self.mos.as_of().filter(|_| d.ds.num_children == 0);
+        let store = self.mos.store().clone();
+        cenote_store::Store::without_keys(|| ObjectSet::open_as_of(store, d.ds_obj, d.ds.bp, as_of))
+    }
+
     fn objset(&self, object: u64, ds: &DslDatasetPhys) -> Result<Arc<ObjectSet>> {
         let keys = self.keys.generation();
         if let Some((of, open)) = self.objsets.get(&object)

@@ -27,7 +27,7 @@ use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::{Dataset, Dsl, number_in_name};
 use cenote_format::blkptr::BlockPointer;
-use cenote_store::{Bookmark, LoggedError};
+use cenote_store::{Bookmark, LoggedError, Store};
 use std::collections::{BTreeSet, HashSet};
 
 /// Datasets looked at for all errors together. What is not looked at is not named: the log of a
@@ -157,7 +157,7 @@ impl Pool {
         match at.objset {
             0 => self.mos().pointer_at(at),
             objset => match self.dsl().by_object(objset)? {
-                Some(dataset) => self.dsl().open_objset(&dataset)?.pointer_at(at),
+                Some(dataset) => pointer_in(self.dsl(), &dataset, at),
                 None => Ok(None),
             },
         }
@@ -212,6 +212,12 @@ fn keys(log: &Zap) -> Result<Vec<[u64; 4]>> {
     Ok(log.entries()?.iter().filter_map(|e| parse_key(&e.name)).collect())
 }
 
+/// The pointer of a block in a dataset, without its key.
+fn pointer_in(dsl: &Dsl, dataset: &Dataset, at: &Bookmark) -> Result<Option<BlockPointer>> {
+    let objset = dsl.walked_objset(dataset)?;
+    Store::without_keys(|| objset.pointer_at(at))
+}
+
 /// What is at a block's place in a dataset.
 struct There {
     /// When it was written (`find_birth_txg`).
@@ -227,7 +233,7 @@ struct There {
 fn there(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<There>> {
     let Block { object, level, blkid, .. } = *block;
     let at = Bookmark { objset: dataset.ds_obj, object, level, blkid };
-    let bp = dsl.open_objset(dataset)?.pointer_at(&at)?;
+    let bp = pointer_in(dsl, dataset, &at)?;
     Ok(bp.map(|bp| There { written: bp.physical_birth(), placed: bp.birth() }))
 }
 

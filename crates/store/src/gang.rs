@@ -220,7 +220,7 @@ impl<'a> Assembly<'a> {
         let good = |data: &Abd| verify::gang_header(bp, &data.bytes()).is_some();
         let (vdev, offset, txg) = (dva.vdev.into(), dva.offset, bp.physical_birth());
         let outcome = vdevs.read_one(&BlockRead { vdev, offset, size, txg, verify: &good });
-        self.store.note_faults(&vdevs, (txg, self.at), outcome.faults);
+        self.store.note_faults(&vdevs, (bp, self.at), outcome.faults);
         let data = outcome.block.map_err(|source| vdev_error(bp, self.at, source))?;
         let data = data.bytes();
         let Some(header) = verify::gang_header(bp, &data) else {

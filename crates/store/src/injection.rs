@@ -116,7 +116,16 @@ impl Store {
     pub(crate) fn expected(&self, bp: &BlockPointer, dva: Dva, at: Bookmark) -> Expected<'_> {
         let copy = || bp.dvas().position(|one| one == dva);
         let unread = self.injected().any() && self.wants(DataError::Io, bp, at, copy());
-        Expected { store: self, bp: *bp, dva, at, salt: self.salt(), unread, voucher: None }
+        Expected {
+            store: self,
+            bp: *bp,
+            dva,
+            at,
+            salt: self.salt(),
+            unread,
+            unharmed: false,
+            voucher: None,
+        }
     }
 
     /// The error of unpacking a block, if there is to be one.
@@ -144,6 +153,8 @@ pub(crate) struct Expected<'a> {
     salt: Arc<Salt>,
     /// Its devices are to count as such that cannot read it.
     unread: bool,
+    /// No handler is asked.
+    unharmed: bool,
     /// What tells its MAC, where that is looked at.
     voucher: Option<Reader>,
 }
@@ -154,13 +165,23 @@ impl Expected<'_> {
         Expected { voucher, ..self }
     }
 
+    /// The same, without handlers: they do not decide whether other bytes satisfy the pointer, too.
+    pub(crate) fn unharmed(self) -> Self {
+        Expected { unread: false, unharmed: true, ..self }
+    }
+
     /// Whether bytes of a device count as the copy.
     pub(crate) fn takes(&self, data: &Abd) -> bool {
         let vouched = |by: &Reader| is_vouched(&self.bp, by, data);
         !self.unread
-            && verify::matches(&self.bp, data, &self.salt).unwrap_or(false)
-            && !self.is_spoilt()
+            && self.is_right(data)
+            && (self.unharmed || !self.is_spoilt())
             && self.voucher.as_ref().is_none_or(vouched)
+    }
+
+    /// Whether bytes satisfy the pointer, whatever handlers want.
+    pub(crate) fn is_right(&self, data: &Abd) -> bool {
+        verify::matches(&self.bp, data, &self.salt).unwrap_or(false)
     }
 
     fn is_spoilt(&self) -> bool {

@@ -38,6 +38,8 @@ use cenote_vdev::{Fault, VdevTree};
 
 use crate::error::Bookmark;
 use crate::pipeline::Store;
+use crate::verify;
+use cenote_format::blkptr::BlockPointer;
 
 /// Most blocks that are remembered as read wrong.
 const MOST_WRONG: usize = 4096;
@@ -48,6 +50,8 @@ struct Faults {
     at: Bookmark,
     /// Physical birth of the block.
     birth: u64,
+    /// Wrong bytes may satisfy its pointer ([`verify::is_weak`]).
+    weak: bool,
     faults: Vec<Fault>,
 }
 
@@ -94,10 +98,10 @@ impl Notes {
         self.faults.is_empty() && self.unreadable.is_empty()
     }
 
-    /// What was wrong about `those` blocks is charged when it is confirmed, and not written anew: someone else sees to that, who knows better
-    /// what is right.
-    pub fn leave(&mut self, those: impl Fn(Bookmark) -> bool) {
-        for of_block in self.faults.iter_mut().filter(|of_block| those(of_block.at)) {
+    /// What was wrong about blocks whose pointers wrong bytes may satisfy is charged when it is confirmed, and not written anew: where there is a key, it
+    /// tells what is right, and where there is none, nothing does.
+    pub fn leave_weak(&mut self) {
+        for of_block in self.faults.iter_mut().filter(|of_block| of_block.weak) {
             let faults = std::mem::take(&mut of_block.faults).into_iter();
             of_block.faults = faults.map(Fault::unhealed).collect();
         }
@@ -195,17 +199,18 @@ impl Store {
         AS_OF.get().is_some_and(|group| self.on_disk.load(SeqCst) > group.saturating_add(1))
     }
 
-    /// Notes which leaves gave wrong bytes of the block at `at` that was born in txg `birth`.
+    /// Notes which leaves gave wrong bytes of the block of `bp` at `at`.
     pub(crate) fn note_faults(
         &self,
         tree: &Arc<VdevTree>,
-        (birth, at): (u64, Bookmark),
+        (bp, at): (&BlockPointer, Bookmark),
         faults: Vec<Fault>,
     ) {
         if faults.is_empty() {
             return;
         }
-        let faults = Faults { tree: tree.clone(), at, birth, faults };
+        let (tree, birth, weak) = (tree.clone(), bp.physical_birth(), verify::is_weak(bp));
+        let faults = Faults { tree, at, birth, weak, faults };
         self.note(Notes { faults: vec![faults], unreadable: Vec::new() });
     }
 

@@ -87,6 +87,8 @@ struct Look<'a> {
     voucher: Option<Reader>,
     /// Bytes satisfied the pointer whose MAC is wrong.
     forged: AtomicBool,
+    /// Bytes were taken for the block: what is asked now is whether others could be, too.
+    found: AtomicBool,
 }
 
 /// One read: a block or a gang header.
@@ -258,7 +260,7 @@ impl Batch<'_> {
     fn check(&mut self, reads: &[Read]) {
         let looks = reads.iter().map(|read| {
             let (voucher, forged) = (self.voucher(read), AtomicBool::new(false));
-            Look { read, voucher, forged }
+            Look { read, voucher, forged, found: AtomicBool::new(false) }
         });
         let looks: Vec<Look<'_>> = looks.collect();
         let all: Vec<&Look<'_>> = looks.iter().collect();
@@ -287,7 +289,11 @@ impl Batch<'_> {
         also: impl Fn(usize) -> A,
     ) -> Vec<Checked> {
         let store = self.store;
-        let expected: Vec<_> = looks.iter().map(|look| look.read.expected(store)).collect();
+        let expected = |look: &&Look<'_>| match look.found.load(Relaxed) {
+            true => look.read.expected(store).unharmed(),
+            false => look.read.expected(store),
+        };
+        let expected: Vec<_> = looks.iter().map(expected).collect();
         let verifiers: Vec<_> = looks
             .iter()
             .zip(&expected)
@@ -418,19 +424,22 @@ impl Batch<'_> {
 }
 
 impl Look<'_> {
-    /// Whether these are the right bytes, as far as no handler wants it otherwise.
+    /// Whether these are the right bytes, as far as no handler wants it otherwise before some were found.
     fn takes(&self, copy: &Expected<'_>, data: &Abd) -> bool {
         let bp = &self.read.bp;
         if self.read.header {
             return verify::gang_header(bp, &data.bytes()).is_some();
         }
-        if !copy.takes(data) {
+        let takes = match self.found.load(Relaxed) {
+            true => copy.is_right(data),
+            false => copy.takes(data),
+        };
+        if !takes {
             return false;
         }
         let vouched = self.voucher.as_ref().is_none_or(|by| is_vouched(bp, by, data));
-        if !vouched {
-            self.forged.store(true, Relaxed);
-        }
+        let is = if vouched { &self.found } else { &self.forged };
+        is.store(true, Relaxed);
         vouched
     }
 }

@@ -191,6 +191,14 @@ fn wholes(parts: &[Part<'_>], read: &[Option<Abd>]) -> impl Iterator<Item = Abd>
     (0..copies).filter_map(whole)
 }
 
+/// `block`, with the first of `bytes` in the place of the `size` bytes from `from` on.
+fn with(block: &Abd, (from, size): (usize, usize), bytes: &Abd) -> Option<Abd> {
+    let end = from.checked_add(size)?;
+    let rest = block.len().checked_sub(end)?;
+    let all = [block.slice(0, from)?, bytes.slice(0, size)?, block.slice(end, rest)?];
+    Some(Abd::gang(all.into_iter().filter(|part| part.len() > 0).collect()))
+}
+
 /// Whether `read` begins with the bytes of `right`, or has the first of them.
 fn same(read: &Abd, right: &Abd) -> bool {
     let len = read.len().min(right.len());
@@ -250,23 +258,22 @@ impl VdevTree {
         read: &[Option<Abd>],
     ) -> Checked {
         let (mut faults, mut at) = (Vec::new(), 0);
-        let rivals = (parts.len() == 1).then_some(req.verify);
         for part in parts {
-            let slice = block.slice(at, part.place.size);
-            at += part.place.size;
-            let compared =
-                slice.is_some_and(|slice| self.compare(part, &slice, read, (rivals, &mut faults)));
+            let (from, size) = (at, part.place.size);
+            let slice = block.slice(from, size);
+            at += size;
+            // The block, with these bytes in the place of the part's.
+            let is_rival = |bytes: &Abd| match parts.len() {
+                1 => (req.verify)(bytes),
+                _ => with(&block, (from, size), bytes).is_some_and(|data| (req.verify)(&data)),
+            };
+            let compared = slice
+                .is_some_and(|slice| self.compare(part, &slice, read, (&is_rival, &mut faults)));
             if !compared {
                 // A pointer that makes no sense: it is not known where copies are.
                 let error = part.place.error("not at a sector");
                 return Checked { block: Err(error), faults, left: Vec::new() };
             }
-        }
-        if parts.len() > 1 && faults.iter().any(Fault::is_mismatch) {
-            // Which of its leaves make up another one is not known.
-            let is_other = |data: &Abd| !same(data, &block) && (req.verify)(data);
-            let rival = wholes(parts, read).any(|data| is_other(&data));
-            faults = faults.into_iter().map(|f| f.rivalling(rival)).collect();
         }
         Checked { block: Ok(block), faults, left: Vec::new() }
     }
@@ -282,13 +289,13 @@ impl VdevTree {
     /// A block of a removed vdev that had smaller sectors may begin or end within a sector here. Then copies are
     /// compared, but those that differ are not written: nothing says what else is in the sector.
     ///
-    /// `rivals` tells of other bytes whether they may be the block as well, if the part is all of it.
+    /// `is_rival` tells of other bytes whether with them in the place of the part's the block could be the right one as well.
     fn compare(
         &self,
         part: &Part<'_>,
         block: &Abd,
         read: &[Option<Abd>],
-        (rivals, faults): (Option<Verify<'_>>, &mut Vec<Fault>),
+        (is_rival, faults): (Verify<'_>, &mut Vec<Fault>),
     ) -> bool {
         let Place { vdev, offset, txg, .. } = part.place;
         let whole = self.laid_out(vdev, &part.widths, (offset, txg), block);
@@ -309,7 +316,7 @@ impl VdevTree {
                 let fault = match read.get(*index) {
                     Some(Some(bytes)) if same(bytes, &right) => continue,
                     Some(Some(bytes)) => {
-                        let rival = !striped && rivals.is_some_and(|is_right| is_right(bytes));
+                        let rival = !striped && is_rival(bytes);
                         Fault::mismatch(leaf, at).rivalling(rival)
                     }
                     _ => Fault::unreadable(leaf, at),

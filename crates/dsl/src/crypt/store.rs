@@ -39,12 +39,12 @@ pub struct Keystore {
 }
 
 /// What a key is unwrapped for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Uses {
+#[derive(Clone, Copy)]
+enum Uses<'a> {
     /// Blocks are read with it from now on.
     Readers,
     /// A scan looks at MACs with it. Its encryption root is that of the scan's view, and may be another one by now.
-    Scan,
+    Scan(&'a ScanKeys),
 }
 
 impl Keystore {
@@ -70,6 +70,7 @@ impl Keystore {
             .iter()
             .filter_map(|object| unwrapped.get(object))
             .for_each(|key| key.set_root(root));
+        self.tell_scans(|scan| scan.rooted(objects, root));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -98,6 +99,7 @@ impl Keystore {
         let unwrapped = self.unwrapped.lock();
         let theirs = objects.iter().filter_map(|object| unwrapped.get(object));
         theirs.for_each(|key| key.set_root(root));
+        self.tell_scans(|scan| scan.rooted(objects, root));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -166,6 +168,10 @@ impl Keystore {
         }
     }
 
+    fn tell_scans(&self, tell: impl Fn(&ScanKeys)) {
+        self.scans.lock().iter().filter_map(Weak::upgrade).for_each(|scan| tell(&scan));
+    }
+
     /// Wipes the keys that the encryption root has unwrapped. The caller keeps others from unwrapping one.
     fn forget_unwrapped(&self, root: u64, store: &Store) {
         let mut gone = Vec::new();
@@ -175,7 +181,7 @@ impl Keystore {
             stays
         });
         store.forget_keys(root, &gone);
-        self.scans.lock().iter().filter_map(Weak::upgrade).for_each(|scan| scan.forget(root));
+        self.tell_scans(|scan| scan.forget(root));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -209,18 +215,31 @@ impl Dsl {
         }
         match self.key_of_dir(dir)? {
             None => Ok(()),
-            Some(key) => self.loaded(&key, Uses::Scan, &|key| keys.add(ds_obj, key)),
+            Some(key) => {
+                let add = |loaded: &Arc<LoadedKey>| keys.add(ds_obj, key.object, loaded);
+                self.loaded(&key, Uses::Scan(keys), &add)
+            }
         }
     }
 
     /// Hands over what a key on disk is unwrapped, while its wrapping key is held in place; nothing, if that is not loaded.
-    fn loaded(&self, key: &CryptoKey, uses: Uses, take: &dyn Fn(&Arc<LoadedKey>)) -> Result<()> {
+    fn loaded(
+        &self,
+        key: &CryptoKey,
+        uses: Uses<'_>,
+        take: &dyn Fn(&Arc<LoadedKey>),
+    ) -> Result<()> {
         // Nothing is read with the lock: a device that hangs keeps no command about keys waiting.
         let wrapping = self.keys.wrapping.read();
         let Some(with) = wrapping.get(&key.root) else { return Ok(()) };
         let mut unwrapped = self.keys.unwrapped.lock();
-        let kept = unwrapped.get(&key.object);
-        let loaded = match kept.filter(|kept| kept.key().guid() == key.wrapped.guid).cloned() {
+        let (object, guid) = (key.object, key.wrapped.guid);
+        let kept = unwrapped.get(&object).filter(|kept| kept.key().guid() == guid).cloned();
+        let kept = match uses {
+            Uses::Readers => kept,
+            Uses::Scan(keys) => kept.or_else(|| keys.known(object, guid)),
+        };
+        let loaded = match kept {
             Some(loaded) => loaded,
             None => {
                 let why = |e| self.corrupt(key.object, format!("it cannot be unwrapped: {e}"));
@@ -230,8 +249,8 @@ impl Dsl {
                     None => Err(e),
                 });
                 let loaded = LoadedKey::new(key.root, opened.map_err(why)?);
-                if uses == Uses::Readers {
-                    unwrapped.insert(key.object, loaded.clone());
+                if matches!(uses, Uses::Readers) {
+                    unwrapped.insert(object, loaded.clone());
                 }
                 loaded
             }

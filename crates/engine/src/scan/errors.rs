@@ -191,7 +191,7 @@ impl Shared {
         let keys = view.dsl().keystore().keys_for_scan();
         let mut found = Found::new(ScanFunc::Scrub, &all, 0, keys);
         let look = || Store::without_keys(|| self.find_errors(view, &mut found));
-        let (looked, notes) = Store::attempt(look);
+        let (looked, mut notes) = Store::attempt(look);
         let (examined, mut kept) = looked?;
         let (blocks, keys, _) = found.into_blocks();
         let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
@@ -203,6 +203,7 @@ impl Shared {
             }
             _ => return Ok(Round::LetGo),
         };
+        notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         if done.errors > 0 && self.looks_in_vain() {
             return Err(EngineError::Suspended("devices do not answer".into()));

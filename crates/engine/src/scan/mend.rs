@@ -31,7 +31,7 @@ fn pointer(view: &Pool, at: &Bookmark) -> Option<BlockPointer> {
             if at.level == ROOT {
                 return Some(dataset.ds.bp);
             }
-            view.dsl().open_objset(&dataset).ok()?
+            view.dsl().walked_objset(&dataset).ok()?
         }
     };
     if at.level == ROOT {

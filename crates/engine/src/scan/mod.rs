@@ -391,8 +391,8 @@ impl Shared {
                 return Ok(Round::LetGo);
             }
         };
-        // The walk has read blocks of dnodes as they are, without looking at their MACs, and by now that is done.
-        notes.leave(|at| keys.of(at.objset).is_some());
+        // The walk has read blocks of dnodes as they are, without looking at their MACs. What can be told of them, a scrub knows by now.
+        notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);

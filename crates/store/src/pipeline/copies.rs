@@ -83,7 +83,7 @@ impl Store {
                 Ok(self.healing(bp, at, block, noted.into_iter().collect()))
             }
             Err(source) => {
-                self.note_faults(tree, (bp.physical_birth(), at), faults);
+                self.note_faults(tree, (bp, at), faults);
                 Err(vdev_error(bp, at, source))
             }
         }
@@ -123,7 +123,7 @@ impl Store {
             }
         }
         for (tree, _, faults) in faults {
-            self.note_faults(&tree, (birth, at), faults);
+            self.note_faults(&tree, (bp, at), faults);
         }
         found.unwrap_or(block)
     }
@@ -194,7 +194,7 @@ impl Store {
             Ok(block) if voucher.is_none() => Ok(self.healing(bp, at, block, noted)),
             done => {
                 for (tree, _, faults) in noted {
-                    self.note_faults(&tree, (birth, at), faults);
+                    self.note_faults(&tree, (bp, at), faults);
                 }
                 done
             }
@@ -224,7 +224,7 @@ impl Store {
         voucher: Option<Reader>,
     ) -> Result<Abd, BlockError> {
         let (block, faults) = self.read_plain(bp, dva, at, voucher);
-        self.note_faults(&self.vdevs(), (bp.physical_birth(), at), faults);
+        self.note_faults(&self.vdevs(), (bp, at), faults);
         block
     }
 
