@@ -7,7 +7,7 @@
 //! not protected nor one whose contents lie in its pointer.
 
 use super::{Reader, Store, is_packed, unpack};
-use crate::decoded::{PLAIN, View};
+use crate::keys::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
 use crate::injection;
 use crate::keyless;
@@ -104,10 +104,5 @@ impl Store {
             _ => Ok(()),
         };
         checked.map(|()| data).map_err(|e| wrong(bp, at, e))
-    }
-
-    /// What was decrypted with the keys of these numbers leaves the caches.
-    pub(crate) fn forget_decrypted(&self, keys: &[u64]) {
-        self.decoded.retain(|(_, view), _| !keys.contains(view));
     }
 }

@@ -32,7 +32,7 @@ use super::dva::DvaAllocation;
 use super::pack::{Physical, Ready};
 use super::{Flying, Stage, WriteError, WriteRequest, Writer};
 use crate::alloc::AllocError;
-use crate::decoded::PLAIN;
+use crate::keys::PLAIN;
 
 /// Whether a block is deduplicated (`zp_dedup`, `zp_dedup_verify`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
