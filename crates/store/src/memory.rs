@@ -121,19 +121,34 @@ fn line_of(line: &str, root: &Path) -> Option<Vec<Group>> {
     Some(dirs.map(|dir| Group { dir: dir.to_path_buf(), unified }).collect())
 }
 
-/// What gives memory that the allocator has kept back to the system.
-static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+/// How an allocator gives memory back to the system.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocator {
+    /// Gives back what nothing has used for a while, as far as it does not do so by itself.
+    pub decay: fn(),
+    /// Gives back what nothing uses.
+    pub purge: fn(),
+}
 
-/// Says how the allocator of this program gives memory back to the system. The first one stays.
-pub fn on_give_back(give_back: fn()) {
-    GIVE_BACK.get_or_init(|| give_back);
+static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
+
+/// Says what allocator this program has. The first one stays.
+pub fn use_allocator(allocator: Allocator) {
+    ALLOCATOR.get_or_init(|| allocator);
 }
 
 /// Gives memory that nothing uses back to the system, as far as the program has said how.
 pub fn give_back() {
     abd::give_back();
-    if let Some(give_back) = GIVE_BACK.get() {
-        give_back();
+    if let Some(allocator) = ALLOCATOR.get() {
+        (allocator.purge)();
+    }
+}
+
+/// Gives memory back that nothing has used for a while.
+pub(crate) fn decay() {
+    if let Some(allocator) = ALLOCATOR.get() {
+        (allocator.decay)();
     }
 }
 

@@ -8,8 +8,8 @@ use super::{Access, ArcStats, ENTRY, Lookups};
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::panicking;
 
@@ -32,9 +32,10 @@ pub(crate) trait Owner: Send + Sync {
 pub struct ArcCache {
     lists: Mutex<Lists>,
     shards: Box<[Shard]>,
-    owners: Mutex<HashMap<u32, Weak<dyn Owner>>>,
-    /// The last number that a pool got.
+    owners: Mutex<BTreeMap<u32, Weak<dyn Owner>>>,
+    /// The last number that a pool got, and how many tables there were.
     pools: AtomicU32,
+    tables: AtomicU64,
     pub(super) following: Following,
 }
 
@@ -89,6 +90,7 @@ impl ArcCache {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             owners: Mutex::default(),
             pools: AtomicU32::new(0),
+            tables: AtomicU64::new(0),
             following,
         }
     }
@@ -114,6 +116,11 @@ impl ArcCache {
     pub(crate) fn leave(&self, pool: u32) {
         self.owners.lock().remove(&pool);
         self.clear(pool);
+    }
+
+    /// A number for a table that no other has.
+    pub(super) fn new_table(&self) -> u64 {
+        self.tables.fetch_add(1, Relaxed)
     }
 
     fn broke(&self, why: String) {

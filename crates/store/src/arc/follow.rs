@@ -196,6 +196,8 @@ impl ArcCache {
         }
         if taken.saturating_sub(want) >= WORTH_GIVING_BACK {
             memory::give_back();
+        } else {
+            memory::decay();
         }
         if taken > bounds.min { TICK } else { IDLE_TICK }
     }

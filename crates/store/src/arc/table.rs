@@ -5,7 +5,6 @@ use super::name::{Name, Value, allocation};
 use super::Access;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Objects of one kind by their numbers, which are in the cache as long as that has room for them.
 ///
@@ -13,15 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Table<T> {
     cache: Arc<ArcCache>,
     pool: u32,
-    /// Number of the table in this process.
+    /// Number of the table in the cache.
     number: u64,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
     pub(crate) fn new(cache: Arc<ArcCache>, pool: u32) -> Table<T> {
-        static TABLES: AtomicU64 = AtomicU64::new(0);
-        let number = TABLES.fetch_add(1, Relaxed);
+        let number = cache.new_table();
         Table { cache, pool, number, kind: PhantomData }
     }
 
