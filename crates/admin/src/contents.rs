@@ -8,8 +8,8 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
-    Atime, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache, Replayed, Settings,
-    Supervisor, Visibility, Volume, format, format_volume, upgrade,
+    AclInherit, AclMode, Atime, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache,
+    Replayed, Settings, Supervisor, Visibility, Volume, format, format_volume, upgrade,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -107,13 +107,30 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         let value = pool.dsl().get(dataset, name)?;
         Ok::<_, cenote_dmu::Error>(value.map(|v| v.exact).unwrap_or_default())
     };
-    let xattr = value("xattr")?;
+    let (xattr, acltype) = (value("xattr")?, value("acltype")?);
     let large_blocks = pool.features().is_enabled("large_blocks");
     let most = if large_blocks { u64::MAX } else { OLD_MAX_BLOCK };
     let key = pool.dsl().crypto_key(dataset)?;
     let most = key.map_or(most, |key| most.min(key.wrapped.suite.max_block()));
     Ok(Settings {
-        visibility: Visibility { xattr: xattr != "off", posix_acl: value("acltype")? == "posix" },
+        visibility: Visibility {
+            xattr: xattr != "off",
+            posix_acl: acltype == "posix",
+            nfs4_acl: acltype == "nfsv4",
+        },
+        acl_inherit: match value("aclinherit")?.as_str() {
+            "discard" => AclInherit::Discard,
+            "noallow" => AclInherit::NoAllow,
+            "passthrough" => AclInherit::Passthrough,
+            "passthrough-x" => AclInherit::PassthroughX,
+            _ => AclInherit::Restricted,
+        },
+        acl_mode: match value("aclmode")?.as_str() {
+            "groupmask" => AclMode::GroupMask,
+            "passthrough" => AclMode::Passthrough,
+            "restricted" => AclMode::Restricted,
+            _ => AclMode::Discard,
+        },
         xattr_sa: xattr != "dir",
         atime: match (value("atime")?.as_str(), value("relatime")?.as_str()) {
             ("off", _) => Atime::Off,

@@ -151,7 +151,9 @@ impl From<&ChangeError> for ErrorKind {
             | ChangeError::ReservationTooLarge => ErrorKind::NoSpace,
             ChangeError::Denied | ChangeError::NoDelegation => ErrorKind::Denied,
             ChangeError::ReadOnlyDataset | ChangeError::ReadOnly => ErrorKind::ReadOnly,
-            ChangeError::NeedsUpgrade | ChangeError::Unsupported(_) => ErrorKind::Unsupported,
+            ChangeError::NeedsUpgrade | ChangeError::PoolTooOld | ChangeError::Unsupported(_) => {
+                ErrorKind::Unsupported
+            }
             ChangeError::Suspended | ChangeError::Io(_) => ErrorKind::Pool,
             ChangeError::Name(_)
             | ChangeError::ParentKind

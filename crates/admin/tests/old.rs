@@ -100,8 +100,9 @@ fn what_is_too_old_is_not_written() {
         let Err(e) = Pool::open_writable([&temp.pool.dir], &temp.pool.name) else {
             panic!("version {number} is written");
         };
-        let wanted =
-            format!("a pool of version {number} is not supported for writing; use -o readonly=on");
+        let wanted = format!(
+            "a pool of version {number}, which another system has to upgrade, is not supported for writing; use -o readonly=on"
+        );
         assert!(e.to_string().contains(&wanted), "{e}");
         judge(&temp.pool.dir, &temp.pool.name);
     }
@@ -140,17 +141,34 @@ fn changes(pool: &Pool) -> Changes {
     Changes::new(pool.engine().unwrap().clone(), Arc::new(Files), None)
 }
 
-/// The pool of version 23 as OpenZFS takes it to another version.
-fn of_version(number: u64) -> (TempPool, Value) {
-    let (temp, manifest) = old(23);
-    if number != 23 {
+/// The pool of version `base` as OpenZFS takes it to another version.
+fn raised(base: u64, number: u64) -> (TempPool, Value) {
+    let (temp, manifest) = old(base);
+    if number != base {
         let script = format!("import\nversion {number}\nexport\n");
         openzfs(&temp.pool.dir, &temp.pool.name, &script);
     }
     (temp, manifest)
 }
 
+/// The pool of version 23 as OpenZFS takes it to another version.
+fn of_version(number: u64) -> (TempPool, Value) {
+    raised(23, number)
+}
+
 const HEADS: [&str; 6] = ["v23/z2", "v23/z3", "v23/z4", "v23/gzip", "v23/dedup", "v23/clone"];
+
+/// The file systems of the pool of version `base`: the last one that is called by its version is what the clone is of.
+fn heads(base: u64) -> Vec<String> {
+    let files: &[&str] = match base {
+        15.. => &["z2", "z3", "z4"],
+        9.. => &["z1", "z3"],
+        _ => &["z1", "z2"],
+    };
+    let more = [("gzip", 5), ("dedup", 21), ("clone", 0)];
+    let more = more.into_iter().filter(|(_, since)| base >= *since).map(|(name, _)| name);
+    files.iter().copied().chain(more).map(|name| format!("v{base}/{name}")).collect()
+}
 
 /// Exports a pool, of which nothing else is left.
 fn export(pool: Pool) {
@@ -172,103 +190,209 @@ fn all_contents(pool: &Pool) -> BTreeMap<&'static str, Tree> {
     HEADS.into_iter().map(|name| (name, contents(pool, name))).collect()
 }
 
-/// Uses a pool of this version: files, snapshots, clones; with OpenZFS in between.
-fn used(number: u64) {
-    let (temp, manifest) = of_version(number);
-    let dir = &temp.pool.dir;
+fn contents_of(pool: &Pool, names: &[String]) -> BTreeMap<String, Tree> {
+    names.iter().map(|name| (name.clone(), contents(pool, name))).collect()
+}
+
+/// Uses a pool of version `number`, which was made with version `base`: files, snapshots, clones; with OpenZFS in between.
+fn used(base: u64, number: u64) {
+    let (temp, manifest) = raised(base, number);
+    let (dir, top) = (&temp.pool.dir, format!("v{base}"));
+    let at = |what: &str| format!("{top}/{what}");
+    let heads = heads(base);
+    let newest = heads.iter().rev().find(|name| name.contains("/z")).unwrap().as_str();
+    let (first, second) = (heads[0].as_str(), heads[heads.len().min(4) - 3].as_str());
+    let second = if heads[1] == newest { first } else { second };
     let pool = writable(&temp);
     check(&pool, &manifest, |_| false);
-    for name in HEADS {
+    for name in &heads {
         change(&pool, name, 1);
     }
-    pool.snapshot(HEADS.map(|name| format!("{name}@ours")).iter().map(String::as_str)).unwrap();
-    for name in HEADS {
+    let ours: Vec<String> = heads.iter().map(|name| format!("{name}@ours")).collect();
+    pool.snapshot(ours.iter().map(String::as_str)).unwrap();
+    for name in &heads {
         change(&pool, name, 2);
     }
-    let made = pool.create_filesystem("v23/made", &[]).unwrap();
-    let newest = if number < 24 { "4" } else { "5" };
-    assert_eq!(made.property("version").unwrap().unwrap(), newest);
+    let made = pool.create_filesystem(&at("made"), &[]).unwrap();
+    let files = version::newest_of_files(number).to_string();
+    assert_eq!(made.property("version").unwrap().unwrap(), files);
     drop(made);
-    change(&pool, "v23/made", 3);
-    let clone = NewClone { origin: "v23/z3@ours".into(), name: "v23/more".into(), props: vec![] };
+    change(&pool, &at("made"), 3);
+    let clone = NewClone { origin: format!("{second}@ours"), name: at("more"), props: vec![] };
     changes(&pool).clone_snapshot(&clone).unwrap();
-    change(&pool, "v23/more", 4);
+    change(&pool, &at("more"), 4);
     pool.sync().unwrap();
-    let seen = all_contents(&pool);
+    let seen = contents_of(&pool, &heads);
     let is_new = |name: &str| !name.contains('@');
     export(pool);
-    judge(dir, "v23");
+    judge(dir, &top);
 
     let pool = writable(&temp);
     assert_eq!(pool.view().version(), number);
-    assert_eq!(all_contents(&pool), seen);
+    assert_eq!(contents_of(&pool, &heads), seen);
     check(&pool, &manifest, is_new);
     let by = changes(&pool);
-    let gone = |names: &[&str]| {
-        let names: Vec<String> = names.iter().map(|name| (*name).into()).collect();
-        by.destroy_snapshots(&names, false)
-    };
+    let gone = |name: &str| by.destroy_snapshots(&[name.to_string()], false);
     // One that others come before and after, the oldest, one that is held, and one that has a clone.
-    gone(&["v23/z2@one"]).unwrap();
-    assert!(gone(&["v23/z4@two"]).is_err() && gone(&["v23/z4@one"]).is_err());
-    by.release(&["v23/z4@two".to_string()], "kept").unwrap();
-    gone(&["v23/z4@two"]).unwrap();
-    gone(&["v23/clone@three"]).unwrap();
-    by.destroy("v23/more").unwrap();
-    by.rollback("v23/z3@ours").unwrap();
-    by.promote("v23/clone").unwrap();
+    gone(&format!("{first}@one")).unwrap();
+    assert!(gone(&format!("{newest}@one")).is_err());
+    let two = format!("{newest}@two");
+    if base >= 18 {
+        assert!(gone(&two).is_err());
+        by.release(std::slice::from_ref(&two), "kept").unwrap();
+    }
+    gone(&two).unwrap();
+    gone(&at("clone@three")).unwrap();
+    by.destroy(&at("more")).unwrap();
+    by.rollback(&format!("{second}@ours")).unwrap();
+    by.promote(&at("clone")).unwrap();
     pool.sync().unwrap();
-    let seen = all_contents(&pool);
-    assert!(!seen["v23/z3"].contains_key("/ours-2"));
+    let seen = contents_of(&pool, &heads);
+    assert!(!seen[second].contains_key("/ours-2"));
     drop(by);
     export(pool);
-    judge(dir, "v23");
-    openzfs(
-        dir,
-        "v23",
-        "import\nscrub\nsnapshot v23/z2@theirs\nclone v23/z2@theirs v23/theirs\n\
-        destroy v23/z3@ours\nsnapshot v23/z4@theirs\nexport\n",
+    judge(dir, &top);
+    let script = format!(
+        "import\nscrub\nsnapshot {first}@theirs\nclone {first}@theirs {top}/theirs\n\
+         destroy {second}@ours\nsnapshot {newest}@theirs\nexport\n"
     );
+    openzfs(dir, &top, &script);
     let pool = writable(&temp);
-    assert_eq!(all_contents(&pool), seen);
+    assert_eq!(contents_of(&pool, &heads), seen);
     let by = changes(&pool);
-    by.destroy("v23/theirs").unwrap();
-    for name in ["v23/z2@theirs", "v23/z2@ours", "v23/z3@one", "v23/clone@ours"] {
-        by.destroy_snapshots(&[name.to_string()], false).unwrap();
+    by.destroy(&at("theirs")).unwrap();
+    by.destroy_snapshots(&[format!("{first}@theirs")], false).unwrap();
+    if second != first {
+        for name in [format!("{first}@ours"), format!("{second}@one")] {
+            by.destroy_snapshots(&[name], false).unwrap();
+        }
     }
-    for name in HEADS {
+    by.destroy_snapshots(&[at("clone@ours")], false).unwrap();
+    for name in &heads {
         change(&pool, name, 5);
     }
     drop(by);
     export(pool);
-    judge(dir, "v23");
-    openzfs(dir, "v23", "import\nscrub\nexport\n");
+    judge(dir, &top);
+    openzfs(dir, &top, "import\nscrub\nexport\n");
+}
+
+#[test]
+fn version_15_is_written() {
+    used(15, 15);
+}
+
+#[test]
+fn version_19_is_written() {
+    used(19, 19);
+}
+
+#[test]
+fn version_11_is_written() {
+    used(11, 11);
+}
+
+#[test]
+fn version_8_is_written() {
+    used(8, 8);
+}
+
+#[test]
+fn version_3_is_written() {
+    used(3, 3);
+}
+
+/// OpenZFS has taken it there.
+#[test]
+fn version_22_is_written() {
+    used(19, 22);
+}
+
+/// What came with later versions is refused by name, and nothing of it is made: neither a longer root block, nor lists of
+/// clones, nor log blocks of the later form.
+#[test]
+fn what_a_version_lacks_is_not_made() {
+    let (temp, _) = old(8);
+    let (dir, top) = (&temp.pool.dir, "v8");
+    let pool = writable(&temp);
+    let made = pool.create_filesystem("v8/made", &[]).unwrap();
+    for (name, value) in [("dedup", "on"), ("compression", "zle"), ("refquota", "1G")] {
+        let refused = made.set(&[(name, value)]).unwrap_err().to_string();
+        assert!(refused.contains("must be upgraded"), "{name}: {refused}");
+    }
+    made.set(&[("compression", "gzip"), ("dedup", "off"), ("refquota", "none")]).unwrap();
+    drop(made);
+    let by = changes(&pool);
+    let names = ["v8/z1@one".to_string()];
+    let (_, refused) = by.hold(&names, "tag").unwrap_err();
+    assert!(refused.to_string().contains("pool must be upgraded"), "{refused}");
+    assert!(by.destroy_snapshots(&names, true).is_err(), "it cannot be left for later");
+    let clone = NewClone { origin: names[0].clone(), name: "v8/another".into(), props: Vec::new() };
+    by.clone_snapshot(&clone).unwrap();
+    drop(by);
+    for (to, may) in [(9, true), (10, true), (11, false), (28, false), (5000, false)] {
+        let done = pool.engine().unwrap().set_properties(vec![PropChange::Version(to)]);
+        assert_eq!(done.is_ok(), may, "to version {to}: {done:?}");
+    }
+    assert_eq!(pool.view().version(), 10);
+    // What is stable before its group is: a log in the form of that time.
+    let files = pool.dataset("v8/made").unwrap().filesystem().unwrap();
+    files.write("first", "text").unwrap();
+    files.sync().unwrap();
+    pool.sync().unwrap();
+    files.write("logged", "stable\n").unwrap();
+    files.sync().unwrap();
+    let crashed = tempfile::tempdir().unwrap();
+    for file in &temp.pool.files {
+        fs::copy(file, crashed.path().join(file.file_name().unwrap())).unwrap();
+    }
+    drop(files);
+    export(pool);
+    judge(dir, top);
+    let said = cenote_testpools::zdb(dir, "v8/made", &["-dddd"]);
+    assert!(said.contains("size=400L") && !said.contains("USERUSED"), "{said}");
+    let said = cenote_testpools::zdb(dir, top, &["-dddd"]);
+    assert!(!said.contains("next_clones_obj = 1"), "{said}");
+    let said = cenote_testpools::zdb(crashed.path(), "v8/made", &["-iiiii"]);
+    assert!(said.contains("TX_CREATE") && said.contains(" zilog "), "{said}");
+    let pool = Pool::open_writable([crashed.path()], top).unwrap();
+    let files = pool.dataset("v8/made").unwrap().filesystem().unwrap();
+    assert_eq!(files.read("logged").unwrap(), b"stable\n");
+    drop(files);
+    export(pool);
+    judge(crashed.path(), top);
+    openzfs(crashed.path(), top, "import\nversion 28\nscrub\nexport\n");
+    openzfs(dir, top, "import\nversion 28\nscrub\nexport\n");
+    let pool = writable(&temp);
+    change(&pool, "v8/another", 1);
+    export(pool);
+    judge(dir, top);
 }
 
 #[test]
 fn version_23_is_written() {
-    used(23);
+    used(23, 23);
 }
 
 #[test]
 fn version_25_is_written() {
-    used(25);
+    used(23, 25);
 }
 
 #[test]
 fn version_26_is_written() {
-    used(26);
+    used(23, 26);
 }
 
 #[test]
 fn version_28_is_written() {
-    used(28);
+    used(23, 28);
 }
 
 /// Its deadlists are those of the old version, until their snapshots are gone.
 #[test]
 fn what_openzfs_upgraded_to_feature_flags_is_written() {
-    used(5000);
+    used(23, 5000);
 }
 
 #[test]

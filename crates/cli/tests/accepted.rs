@@ -36,9 +36,6 @@ fn what_has_no_effect_here_is_kept_and_said() {
         ("zfs set prefetch=none tank tank/a", "files are read ahead all the same"),
         ("zfs set vscan=on tank", "viruses"),
         ("zfs set nbmand=on tank", "mandatory locks"),
-        ("zfs set aclmode=passthrough tank", "NFSv4"),
-        ("zfs set aclinherit=passthrough tank", "NFSv4"),
-        ("zfs set acltype=nfsv4 tank/a", "NFSv4"),
         (of_vdev.as_str(), "errors of devices"),
     ] {
         kept(&tank, line, why);

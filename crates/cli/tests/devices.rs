@@ -281,34 +281,28 @@ fn an_image_with_partitions() {
     judge(&s);
 }
 
-/// Devices in object stores are refused by whatever takes a device, and say so; nothing is made there.
+/// Object stores are refused by whatever takes a device and cannot take them, and say so; nothing is made there.
 #[test]
-fn object_stores_are_refused() {
+fn object_stores_are_refused_beside_devices() {
     let s = pool("mirror a b");
     let (a, new) = (s.path("d/a").display().to_string(), file(&s, "new"));
     fs::create_dir(s.path("objects")).unwrap();
-    let dir = format!("file://{}", s.path("objects").display());
-    for name in [dir.as_str(), "s3://bucket/pool", "gs://bucket", "az://container/pool"] {
-        let why = "pools in object storage are not supported yet";
-        for command in [
-            format!("zpool create -m none other {name}"),
-            format!("zpool create -f -m none other {new} log {name}"),
-            format!("zpool create -n other {name}"),
-            format!("zpool add tank {name}"),
-            format!("zpool add -f tank spare {name}"),
-            format!("zpool attach tank {a} {name}"),
-            format!("zpool replace -f tank {a} {name}"),
-            format!("zpool import -d {name}"),
-            format!("zpool import -d {name} other"),
-        ] {
-            let said = s.run(&command).fails(1);
-            assert_eq!(said, format!("cannot open '{name}': {why}"), "{command}");
-        }
-        let said = s.run(&format!("zpool labelclear -f {name}")).fails(1);
-        assert_eq!(said, format!("failed to open {name}: {why}"));
-        let said = s.run(&format!("zpool split -n tank other {name}")).fails(1);
-        assert!(said.starts_with(&format!("cannot open '{name}': {why}\n")), "{said}");
+    let name = format!("file://{}", s.path("objects").display());
+    for (command, part) in [
+        (format!("zpool create -f -m none other {new} log {name}"), "be nothing else"),
+        (format!("zpool create -f -m none other mirror {new} {name}"), "be nothing else"),
+        (format!("zpool create -f -m none other {new} {name}"), "has its data there alone"),
+        (format!("zpool add -f tank {name}"), "can be given to new pools only"),
+        (format!("zpool add -f tank spare {name}"), "can be given to new pools only"),
+        (format!("zpool attach -f tank {a} {name}"), "object store"),
+        (format!("zpool replace -f tank {a} {name}"), "object store"),
+    ] {
+        let said = s.run(&command).fails(1);
+        assert!(said.contains(part), "{command}: {said}");
     }
+    let said = s.run(&format!("zpool split -n tank other {name}")).fails(1);
+    assert!(said.contains("cannot be split off into an object store"), "{said}");
+    assert!(s.run(&format!("zpool labelclear -f {name}")).code != 0);
     assert_eq!(fs::read_dir(s.path("objects")).unwrap().count(), 0);
     // The feature is one that no pool may have.
     assert!(!s.run("zpool upgrade -v").ok().contains("object_vdev"));

@@ -57,10 +57,14 @@ fn zdb_prints_and_verifies_livelists_as_openzfs_does() {
     let nothing = both(&tank, "-y tank");
     assert_eq!(nothing, ["Verifying deleted livelist entries\nVerifying metaslab entries\n"; 2]);
 
-    // One block in each group: the export comes first.
+    // One block in each group, and thousands of groups: the export comes first.
     let dir = tank.session.dir.path().to_str().unwrap().to_string();
-    tank.session.run("tunables set zfs_async_block_max_blocks=1").ok();
+    tank.session
+        .run("tunables set zfs_async_block_max_blocks=1 zfs_livelist_min_percent_shared=0")
+        .ok();
     tank.session.run(&format!("zpool import -R {} -d {dir} tank", tank.session.root())).ok();
+    fs::write(tank.path("tank/c/more"), vec![2; 32 << 20]).unwrap();
+    tank.session.run("zpool sync tank").ok();
     tank.zfs("destroy tank/c");
     tank.session.run("zpool export tank").ok();
     cenote_testpools::judge(tank.session.dir.path(), "tank");
@@ -72,7 +76,9 @@ fn zdb_prints_and_verifies_livelists_as_openzfs_does() {
     assert_eq!(deleted(&ours), deleted(&theirs));
     assert!(ours.contains("Deleted Livelist: "), "{ours}");
 
-    tank.session.run("tunables reset zfs_async_block_max_blocks zfs_livelist_max_entries").ok();
+    let tunables =
+        "zfs_async_block_max_blocks zfs_livelist_max_entries zfs_livelist_min_percent_shared";
+    tank.session.run(&format!("tunables reset {tunables}")).ok();
     tank.session.run(&format!("zpool import -R {} -d {dir} tank", tank.session.root())).ok();
     let history = tank.session.run("zpool history -i tank").ok();
     assert!(history.contains("(livelist, mintxg="), "{history}");

@@ -134,6 +134,18 @@ impl Imported {
         done.map_err(|e| format!("cannot {what} '{}': {}", self.name(), reason(&e)))
     }
 
+    /// Deletes what a pool that was destroyed has in an object store. The error is for the user.
+    pub fn erase(&self) -> Result<(), String> {
+        let Some(engine) = self.engine() else { return Ok(()) };
+        engine.erase_objects().map_err(|why| {
+            format!(
+                "'{}' is destroyed, but not all of its objects are deleted: {why}\n\
+                 'zpool labelclear -f' of its object store deletes the rest",
+                self.name()
+            )
+        })
+    }
+
     /// Whether nothing can be written any more.
     pub fn suspended(&self) -> bool {
         self.engine().is_some_and(|engine| engine.suspended().is_some())

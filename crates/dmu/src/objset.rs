@@ -138,7 +138,8 @@ impl ObjectSet {
     ) -> Arc<ObjectSet> {
         // Accounting objects do not go by their numbers here.
         let kept = |n: u64, dnode| Some(dnode).filter(|_| n < PROJECT_USED).flatten();
-        let cache = self.cache.next(&self.store, written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
+        let cache =
+            self.cache.next(&self.store, written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
         let ObjectSet { store, id, root, order, phys, as_of, .. } = synced;
         let (store, phys, as_of) = (store.clone(), phys.clone(), *as_of);
         Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, as_of, cache })

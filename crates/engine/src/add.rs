@@ -18,6 +18,7 @@ use cenote_pool::Pool;
 use cenote_pool::config::{self, children};
 use cenote_pool::config_write::{aux, sync_aux};
 use cenote_pool::events::Sysevent;
+use cenote_pool::version;
 
 /// Without this feature there are no special and no deduplication vdevs.
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
@@ -107,6 +108,19 @@ impl SyncContext<'_> {
         let draid = |top: &NvList| top.str("type") == Some("draid");
         let new = children(&prepared.root).iter().skip(count as usize);
         self.check_beside_removal(new.clone())?;
+        let parity = |n: u64| new.clone().any(|top| top.u64("nparity").unwrap_or(0) >= n);
+        let logs = new.clone().any(|top| cenote_pool::config::flag(top, "is_log"));
+        let (spares, caches) = (!prepared.spares.is_empty(), !prepared.caches.is_empty());
+        for (needs, since) in [
+            (parity(3), version::TRIPLE_PARITY),
+            (parity(2) || spares, version::SPARES),
+            (logs, version::LOG_DEVICES),
+            (caches, version::CACHE_DEVICES),
+        ] {
+            if needs && self.config.version < since {
+                return invalid("pool must be upgraded to add these vdevs");
+            }
+        }
         for (needs, feature) in
             [(new.clone().any(classes), CLASSES), (new.clone().any(draid), DRAID)]
         {

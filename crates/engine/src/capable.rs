@@ -74,7 +74,8 @@ pub(super) struct Left {
 pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
     let unsupported = |what: String| Err(EngineError::Unsupported(what));
     if pool.version() < version::OLDEST_WRITABLE {
-        return unsupported(format!("a pool of version {}", pool.version()));
+        let what = "which another system has to upgrade";
+        return unsupported(format!("a pool of version {}, {what},", pool.version()));
     }
     // What lists can have in them is told from that.
     let frees = pool.directory().u64("free_bpobj")?.is_some();

@@ -155,6 +155,7 @@ impl Core {
         disk.mmp.committed(&uberblock, begun, &disk.tree());
         self.uberblock = uberblock;
         disk.reflow_committed(txg);
+        self.allow_gang_headers(disk);
         Ok(after)
     }
 

@@ -94,17 +94,31 @@ impl Engine {
         engine: EngineOptions,
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> Result<Arc<Engine>, CreateError> {
-        let birth = OpenedAt::now();
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
         let features = create::with_needed(&prepared, request.features);
         if config::has_objects(&prepared.root) && request.props.iter().any(is_multihost) {
             return Err(request.spec.refuse(format!("{MULTIHOST} is not supported")));
         }
+        let made = Self::make(request, engine, format, (&prepared, &features));
+        if made.is_err() {
+            prepared.erase_objects();
+        }
+        made
+    }
+
+    /// The pool on devices that were prepared, with these features.
+    fn make(
+        request: &CreateRequest<'_>,
+        engine: EngineOptions,
+        format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+        (prepared, features): (&Prepared, &[&'static Feature]),
+    ) -> Result<Arc<Engine>, CreateError> {
+        let birth = OpenedAt::now();
         let name = request.temporary_name.unwrap_or(request.spec.name);
         let mut config =
             PoolConfig::new(request.spec.name, prepared.pool_guid, prepared.root.clone());
-        create::write_labels(&prepared, &config).map_err(failed)?;
+        create::write_labels(prepared, &config).map_err(failed)?;
         let tree = prepared.tree(&mut |_, _| None).map_err(failed)?;
         let outside = &engine.outside;
         let salt = create::new_salt(&outside.chance)?;
@@ -113,9 +127,9 @@ impl Engine {
         let mut mos = MetaObjectSet::create(store.clone()).map_err(failed)?;
         let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);
         let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
-        let of = (request, features.as_slice());
-        let (dirs, key) = fill_mos(&mut tx, &store.vdevs(), of, &prepared, &mut config, salt)?;
-        let maps = vdev_objects(&mut mos, &prepared, &mut config, outside)?;
+        let of = (request, features);
+        let (dirs, key) = fill_mos(&mut tx, &store.vdevs(), of, prepared, &mut config, salt)?;
+        let maps = vdev_objects(&mut mos, prepared, &mut config, outside)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
         let mut recorder = Recorder::begin(&disk, FIRST_TXG);
@@ -125,7 +139,7 @@ impl Engine {
         core.write_first(&disk, root, format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();
         core.write_labels(&disk, FIRST_TXG).flatten().map_err(failed)?;
-        let pool = core.first_view(&disk, request, &prepared, &engine.opener).map_err(failed)?;
+        let pool = core.first_view(&disk, request, prepared, &engine.opener).map_err(failed)?;
         let figures = recorder.end(&disk, &core.maps, begun.elapsed());
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;

@@ -28,6 +28,7 @@ use cenote_format::dmu::ZilHeader;
 use cenote_format::invariant;
 use cenote_format::invariant::{caught, said};
 use cenote_pool::Pool;
+use cenote_pool::version;
 use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
 use cenote_vdev::waiting;
@@ -279,7 +280,9 @@ fn load(
     let least_block = room::least_block(&shared.disk.tree());
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
     let pool = (shared.datasets.logs.clone(), shared.disk.frozen.clone());
-    let log = Log::new(ds_obj, &base.phys().zil, pool, sa_xattrs, set.key().cloned());
+    // Software of older versions takes either form of a block only from then on.
+    let slim = view.version() >= version::SLIM_LOGS;
+    let log = Log::new(ds_obj, &base.phys().zil, pool, (sa_xattrs, slim), set.key().cloned());
     let (shared, lent) = (Arc::downgrade(shared), AtomicUsize::new(0));
     let handle = Arc::new(DatasetTx { shared, readers, least_block, closed, lent, log });
     Ok((LiveObjectSet::new(set, handle.clone()), handle))

@@ -16,10 +16,10 @@ use cenote_format::abd::{self, AbdCounts};
 use cenote_pool::Pool;
 use cenote_store::arc::{ArcCache, ArcStats, Lookups, Taken};
 use cenote_store::memory::Memory;
-use cenote_vdev::BlockWrite;
+use cenote_vdev::{BlockWrite, GROWING_FIGURES};
 use std::fmt::{Display, Write};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// A figure that only grows.
@@ -468,6 +468,14 @@ pub fn io(pool: &Pool) -> String {
         line(heads.iter().map(|h| h.to_string()).collect()),
         line(values.iter().map(|v| v.to_string()).collect())
     )
+}
+
+/// `POOL/objects`: what a pool has in its object store, and what was asked of that since the import; none of OpenZFS's.
+pub fn objects(pool: &Pool) -> Option<String> {
+    let figures = pool.store().vdevs().growing_figures()?;
+    let rows: Vec<(&'static str, u64)> =
+        GROWING_FIGURES.iter().map(|figure| figure.name).zip(figures.values()).collect();
+    Some(Named::new().numbers(&rows).file())
 }
 
 /// `POOL/iostats`: blocks read past the cache, and blocks written; direct ones apart.

@@ -123,6 +123,7 @@ mod expand;
 mod features;
 pub mod figures;
 mod freeze;
+mod gang_headers;
 mod intent_log;
 pub mod keys;
 pub mod kstat;

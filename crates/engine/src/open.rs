@@ -172,8 +172,10 @@ impl Engine {
             .map_err(|e| EngineError::Unsupported(e.to_string()))?
             .by(&options.outside.chance);
         let mos = MetaObjectSet::open(mos.clone())?;
-        let core = Core::new(mos, maps, config, pool.uberblock().clone());
+        let mut core = Core::new(mos, maps, config, pool.uberblock().clone());
+        core.load_gang_headers()?;
         let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
+        core.allow_gang_headers(&disk);
         checkpoint::begin(pool, &disk)?;
         Ok((core, disk))
     }

@@ -13,7 +13,7 @@ use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
 use cenote_pool::ddt::CHECKSUMS;
 use cenote_store::alloc::{Class, MAX_COPIES};
-use cenote_store::write::dedup::Dedup;
+use cenote_store::write::Dedup;
 use cenote_store::write::{WriteProps, is_strong};
 use cenote_vdev::traffic::Content;
 

@@ -3,7 +3,7 @@
 //! After each group a thread has the device look for such objects ([`cenote_vdev::Growing::reclaim`]) and tells it what is allocated on disk. The next
 //! group puts the new objects in the place of the old ones; block pointers stay as they are.
 
-use super::Shared;
+use super::{Engine, Shared};
 use cenote_store::alloc::{Addresses, Dead};
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +12,20 @@ use std::sync::Arc;
 const NAME: &str = "object-reclaim";
 /// Bytes that are copied after a group, about.
 const PORTION: u64 = 64 << 20;
+
+impl Engine {
+    /// Deletes all that a pool which was exported as destroyed has in object stores.
+    ///
+    /// # Errors
+    /// Not everything is deleted, and why.
+    pub fn erase_objects(&self) -> Result<(), String> {
+        self.shared.reclaimer.stop();
+        for (_, Addresses(growing)) in self.shared.disk.allocator.growing() {
+            growing.erase().map_err(|why| why.to_string())?;
+        }
+        Ok(())
+    }
+}
 
 impl Shared {
     /// A group is on disk: has objects written anew that are worth it.

@@ -15,7 +15,7 @@ pub(crate) fn deflated(tree: &VdevTree, bp: &BlockPointer) -> u64 {
         Some(top) => top.deflate(dva.asize),
         None => 0,
     });
-    copies.fold(0, u64::saturating_add)
+    copies.sum()
 }
 
 /// The sizes that space accounting charges a dataset for a block.
@@ -36,14 +36,14 @@ pub(crate) fn pool_space(disk: &Disk) -> PoolSpace {
         let groups = disk.allocator.groups_of(class);
         let deflated =
             groups.iter().map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
-        deflated.fold(0, u64::saturating_add)
+        deflated.sum()
     };
     PoolSpace {
         normal: sum(Class::Normal, &|g| g.space()),
         nonallocating: sum(Class::Normal, &|g| if g.is_passive() { g.space() } else { g.dead() }),
         embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
-            .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
+            + sum(Class::Dedup, &|g| g.allocated()),
         dedup_saved: disk.dedup.saved(),
         checkpoint: disk.allocator.kept(),
         ..PoolSpace::default()

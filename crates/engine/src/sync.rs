@@ -342,6 +342,7 @@ impl Core {
             }
             if pass == 1 {
                 self.sync_dedup(disk, txg)?;
+                self.sync_gang_headers(disk, txg)?;
             }
             let renewed = self.sync_space(disk, txg, pass, recorder)?;
             if renewed || self.config.refresh_features(&mut self.mos)? {

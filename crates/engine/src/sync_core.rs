@@ -44,6 +44,8 @@ pub(crate) struct Core {
     pub config_written: bool,
     /// Up to where records of the history are listed as events.
     pub history_end: Option<u64>,
+    /// The feature of large gang headers is active.
+    pub large_gang_headers: bool,
     /// When it was last noted at what time a group was written: seconds since 1970.
     pub noted: Option<u64>,
 }
@@ -72,6 +74,7 @@ impl Core {
             missed: Vec::new(),
             config_written: false,
             history_end: None,
+            large_gang_headers: false,
             noted: None,
         }
     }

@@ -25,6 +25,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::invariant;
 use cenote_pool::config_write::PoolConfig;
+use cenote_pool::version;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class};
 use cenote_store::keys::LoadedKey;
@@ -137,11 +138,13 @@ impl SyncContext<'_> {
     ) -> cenote_dsl::write::Result<()> {
         let store = self.tx.mos.synced().store().clone();
         let os = OpenObjectSet::create(store.clone(), ds_obj, kind)?;
+        let os = os.with_small_root(self.config.version < version::OWNERS);
         // Only while it is made: it is opened with its key like others.
         let mapped = key.as_ref().map(|key| Mapped::new(&store, ds_obj, key));
         let mut os = os.protected_by(key.clone());
         fill(&mut os)?;
-        let written = self.write_objset((ds_obj, os), copies, kind == ObjsetType::Zfs);
+        let counted = kind == ObjsetType::Zfs && self.config.version >= version::OWNERS;
+        let written = self.write_objset((ds_obj, os), copies, counted);
         drop(mapped);
         written
     }

@@ -30,7 +30,6 @@ fn tunables() -> Tunables {
 /// A store in memory that hosts know by these names.
 fn store(names: &[&str]) -> Arc<dyn ObjectStore> {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    object::open_objects();
     for name in names {
         object::provide(Path::new(name), store.clone(), tunables());
     }
@@ -79,7 +78,6 @@ fn agree(engine: &Engine) {
 
 #[test]
 fn a_pool_in_a_directory() {
-    object::open_objects();
     let rig = Rig::new(64 << 20);
     let dir = rig.file("objects");
     std::fs::create_dir(&dir).unwrap();
@@ -112,7 +110,6 @@ fn a_pool_in_a_directory() {
 
 /// A directory for a pool, and what it is called.
 fn place(rig: &Rig) -> (PathBuf, String) {
-    object::open_objects();
     let dir = rig.file("objects");
     std::fs::create_dir(&dir).unwrap();
     let name = format!("file://{}", dir.display());
@@ -265,7 +262,6 @@ fn a_rewind_is_for_reading() {
 #[test]
 fn a_store_that_is_older_than_other_devices_is_for_reading() {
     let memory = Arc::new(InMemory::new());
-    object::open_objects();
     object::provide(Path::new("test://now"), memory.clone(), tunables());
     let rig = Rig::new(64 << 20);
     let engine = rig.create_with("test://now special a", 0, options());
@@ -329,7 +325,6 @@ fn a_caller_within_a_runtime() {
 #[test]
 #[ignore = "five minutes of processor at opt-level 0: it writes up to a gigabyte"]
 fn addresses_end_with_out_of_space() {
-    object::open_objects();
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let name = Path::new("test://sizes");
     object::provide_sized(name, store.clone(), tunables(), (256 << 20, 1 << 30));

@@ -75,7 +75,6 @@ struct Host {
 fn host(shared: &Shared, seed: u64, n: u64) -> Host {
     let (name, store) =
         (format!("test://{seed}-{n}"), FaultStore::new(shared, Faults::NONE, seed * 100 + n));
-    object::open_objects();
     object::provide(Path::new(&name), store.clone(), tunables(seed));
     Host { name, store }
 }

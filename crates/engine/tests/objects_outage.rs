@@ -66,7 +66,6 @@ struct World {
 fn world(name: &'static str, others: &str, budget: Duration) -> World {
     let shared = Shared::new(Arc::new(InMemory::new()));
     let store = FaultStore::new(&shared, Faults::NONE, 1);
-    object::open_objects();
     object::provide(Path::new(name), store.clone(), tunables(budget));
     let rig = Rig::new(96 << 20);
     let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };

@@ -35,6 +35,7 @@ fn compare(pool: &Pool, manifest: &Value) {
         let visibility = Visibility {
             xattr: property(dataset, "xattr") != "off",
             posix_acl: property(dataset, "acltype").starts_with("posix"),
+            nfs4_acl: false,
         };
         let set = pool.dsl().open_objset(&find(dataset)).unwrap();
         let fs = FileSystem::open_with(set, visibility).unwrap();

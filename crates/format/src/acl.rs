@@ -16,8 +16,10 @@
 use crate::{Bytes, DecodeError, Result};
 
 const WHAT: &str = "NFSv4 ACL";
-/// Most entries of a list (`MAX_ACL_ENTRIES`).
+/// Most entries of a list that is set (`MAX_ACL_ENTRIES`).
 pub const MAX_ENTRIES: u64 = 1024;
+/// Most entries of a stored list: one that was handed down, or outlived a change of the mode, has up to six more, those of the mode.
+const MAX_STORED: u64 = MAX_ENTRIES + 6;
 /// Bytes of `ace_t` and of `zfs_oldace_t`.
 const LOGGED: usize = 12;
 /// Bytes of `zfs_ace_hdr_t`.
@@ -44,6 +46,8 @@ pub mod flag {
     pub const DIRECTORY_INHERIT: u16 = 0x2;
     pub const NO_PROPAGATE_INHERIT: u16 = 0x4;
     pub const INHERIT_ONLY: u16 = 0x8;
+    /// It was handed down.
+    pub const INHERITED: u16 = 0x80;
     /// Whom the entry names is a group.
     pub const IDENTIFIER_GROUP: u16 = 0x40;
     pub const OWNER: u16 = 0x1000;
@@ -92,7 +96,7 @@ impl Ace {
     /// # Errors
     /// More or fewer bytes than the entries take; too many entries; unknown types.
     pub fn decode_logged(b: &Bytes<'_>, count: u64, old: bool) -> Result<Vec<Ace>> {
-        let (list, end) = decode(b, count, |at| {
+        let (list, end) = decode(b, (count, MAX_ENTRIES), |at| {
             let (flags, kind) = (b.u16(at + 8)?, b.u16(at + 10)?);
             let ace = Ace { kind, flags, mask: b.u32(at + 4)?, who: None, objects: None };
             let who = if names(&ace) { Some(u64::from(b.u32(at)?)) } else { None };
@@ -126,7 +130,7 @@ impl Ace {
     /// # Errors
     /// They do not lie in `b`; too many entries; unknown types.
     pub fn decode_stored(b: &Bytes<'_>, count: u64) -> Result<Vec<Ace>> {
-        let (list, _) = decode(b, count, |at| {
+        let (list, _) = decode(b, (count, MAX_STORED), |at| {
             let (kind, flags, mask) = (b.u16(at)?, b.u16(at + 2)?, b.u32(at + 4)?);
             let ace = Ace { kind, flags, mask, who: None, objects: None };
             if is_short(&ace) {
@@ -152,14 +156,14 @@ impl Ace {
     }
 }
 
-/// Decodes `count` entries with `one`, which returns the entry at an offset and its length; returns the end
+/// Decodes `count` entries, `most` at most, with `one`, which returns the entry at an offset and its length; returns the end
 /// of the last one, too.
 fn decode(
     b: &Bytes<'_>,
-    count: u64,
+    (count, most): (u64, u64),
     one: impl Fn(usize) -> Result<(Ace, usize)>,
 ) -> Result<(Vec<Ace>, usize)> {
-    if count > MAX_ENTRIES {
+    if count > most {
         return Err(DecodeError::invalid(WHAT, format!("{count} entries")));
     }
     let (mut list, mut at) = (Vec::new(), 0_usize);

@@ -21,11 +21,12 @@
 
 mod channel;
 
+pub use crate::attach::{MountRequest, Mounted};
 pub use channel::{Channel, serve};
 
-use crate::attach::{self, Force, resolve};
+use crate::attach;
 use crate::connection::Connection;
-use crate::detach;
+use crate::detach::{self, Force};
 use crate::error::{MountError, all_as_bytes, as_bytes, number};
 use crate::kernel;
 use crate::mountinfo::{self, Table};
@@ -46,48 +47,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(200);
 /// Agents that are kept for later requests.
 const MOST_IDLE: usize = 2;
-
-/// What to mount, where and how.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct MountRequest {
-    /// The directory.
-    #[serde(with = "as_bytes")]
-    pub mountpoint: PathBuf,
-    /// The mount's source (`SOURCE` of `findmnt`).
-    pub source: String,
-    /// What comes after `fuse.` in its type.
-    pub subtype: String,
-    /// Flags of mount(2), as a number.
-    pub flags: u32,
-    /// Whether others than its user may use it.
-    pub other_users: bool,
-    /// The directory that it must not lead out of; `/`: it may be anywhere.
-    #[serde(with = "as_bytes")]
-    pub root: PathBuf,
-    /// Whether missing directories are made.
-    pub make: bool,
-    /// Whether the directory need not be empty.
-    pub overlay: bool,
-}
-
-impl MountRequest {
-    pub(crate) fn flags(&self) -> MountFlags {
-        MountFlags::from_bits_retain(self.flags)
-    }
-}
-
-/// What was mounted.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Mounted {
-    /// Where: without symbolic links.
-    #[serde(with = "as_bytes")]
-    pub mountpoint: PathBuf,
-    /// Directories that were made, outermost first.
-    #[serde(with = "all_as_bytes")]
-    pub made: Vec<PathBuf>,
-    /// What identifies the connection: `MAJOR:MINOR TYPE SOURCE`.
-    pub id: String,
-}
 
 /// A path as an agent sees it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -329,7 +288,11 @@ pub(crate) fn perform(
         Request::Noted => Reply::Done,
         Request::Look(path) => {
             let missing = path.canonicalize().err().map_or(0, |e| number(&e).raw_os_error());
-            Reply::Seen(Seen { empty: attach::is_empty(&path), path: resolve(&path), missing })
+            Reply::Seen(Seen {
+                empty: place::is_empty(&path),
+                path: place::resolve(&path),
+                missing,
+            })
         }
         Request::List => {
             let shown = |m: &mountinfo::FuseMount| Shown {

@@ -10,12 +10,11 @@
 //! A descriptor that is mounted already can be mounted once more, in any place and namespace: the kernel
 //! then shows the same file system there (one superblock), with one cache for all its mounts.
 
-use crate::agent::{MountRequest, Mounted};
-use crate::caller::may_mount;
 use crate::detach::clear_dead;
-use crate::error::{MountError, number};
+use crate::error::{MountError, all_as_bytes, as_bytes, number};
 use crate::mountinfo::{TABLE, Table};
 use crate::place;
+use crate::privilege::{DEVICE, HELPER, is_root};
 use cenote_zpl::{Atime, FileSystem};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -23,7 +22,6 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
-use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,32 +29,46 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a server talks to the kernel through.
-const DEVICE: &str = "/dev/fuse";
-/// The helper for users other than root.
-pub(crate) const HELPER: &str = "fusermount3";
-/// What ordinary users may do with FUSE.
-const CONFIG: &str = "/etc/fuse.conf";
-
-/// Whether this process cannot mount, whatever it is: the kernel has no FUSE, or a container was given neither the
-/// device nor, as root, the right to mount.
-pub fn is_missing() -> bool {
-    let closed = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).is_err();
-    closed || is_root() && !may_mount() && !in_path(HELPER)
+/// What to mount, where and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// The directory.
+    #[serde(with = "as_bytes")]
+    pub mountpoint: PathBuf,
+    /// The mount's source (`SOURCE` of `findmnt`).
+    pub source: String,
+    /// What comes after `fuse.` in its type.
+    pub subtype: String,
+    /// Flags of mount(2), as a number.
+    pub flags: u32,
+    /// Whether others than its user may use it.
+    pub other_users: bool,
+    /// The directory that it must not lead out of; `/`: it may be anywhere.
+    #[serde(with = "as_bytes")]
+    pub root: PathBuf,
+    /// Whether missing directories are made.
+    pub make: bool,
+    /// Whether the directory need not be empty.
+    pub overlay: bool,
 }
 
-fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+impl MountRequest {
+    pub(crate) fn flags(&self) -> MountFlags {
+        MountFlags::from_bits_retain(self.flags)
+    }
 }
 
-/// Whether to unmount what is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Force {
-    /// Fail if it is in use.
-    No,
-    /// Take it away at once.
-    Yes,
+/// What was mounted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mounted {
+    /// Where: without symbolic links.
+    #[serde(with = "as_bytes")]
+    pub mountpoint: PathBuf,
+    /// Directories that were made, outermost first.
+    #[serde(with = "all_as_bytes")]
+    pub made: Vec<PathBuf>,
+    /// What identifies the connection: `MAJOR:MINOR TYPE SOURCE`.
+    pub id: String,
 }
 
 /// What the kernel lets be done in a mount.
@@ -83,25 +95,6 @@ impl Allowed {
         }
         flags
     }
-}
-
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Whether mounts of this process can be used by other users: root's can, mounts of others
-/// if the administrator allows it.
-pub fn allows_other_users() -> bool {
-    let config = || fs::read_to_string(CONFIG).unwrap_or_default();
-    is_root() || config().lines().any(|l| l.trim() == "user_allow_other")
-}
-
-/// Whether this process can mount inside its own mounts. An ordinary user may only mount at a
-/// directory that is theirs to write, which no directory in a read-only mount is; there [`Submount`]s do.
-///
-/// [`Submount`]: crate::Submount
-pub fn can_nest() -> bool {
-    is_root()
 }
 
 /// The `atime` property as the kernel shows it. The server does what it says.
@@ -143,7 +136,7 @@ fn mount_at(
     wanted: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, String, OwnedFd), MountError> {
     let mountpoint = request.mountpoint.clone();
-    if !request.overlay && !is_empty(&mountpoint) {
+    if !request.overlay && !place::is_empty(&mountpoint) {
         return Err(MountError::NotEmpty(mountpoint));
     }
     let place = place::open(&mountpoint)?;
@@ -278,35 +271,9 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// Whether nothing is in a directory, as far as can be seen.
-pub(crate) fn is_empty(dir: &Path) -> bool {
-    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
-}
-
-/// A path without symbolic links as far as it exists; the rest as it is.
-pub(crate) fn resolve(path: &Path) -> PathBuf {
-    let found = path.ancestors().find_map(|a| Some((a.canonicalize().ok()?, a)));
-    let Some((real, prefix)) = found else { return path.to_owned() };
-    match path.strip_prefix(prefix) {
-        Ok(rest) if rest.as_os_str().is_empty() => real,
-        Ok(rest) => real.join(rest),
-        Err(_) => path.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_resolve_as_far_as_they_exist() {
-        let tmp = tempfile::tempdir().unwrap();
-        let real = tmp.path().canonicalize().unwrap();
-        fs::create_dir(real.join("dir")).unwrap();
-        std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
-        assert_eq!(resolve(&real.join("link")), real.join("dir"));
-        assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
-    }
 
     #[test]
     fn errors_pass_from_process_to_process() {

@@ -4,14 +4,24 @@
 //! [agent](crate::agent) do it. Ending a connection (`abort`) needs no path below a mount: processes that wait
 //! for an answer get an error then, in whatever namespace, and the mounts that are left are dead.
 
-use crate::attach::{Force, HELPER, is_root};
 use crate::connection::{Connection, Pinned};
 use crate::error::{MountError, number};
 use crate::mountinfo::{self, FuseMount, Table};
+use crate::privilege::{HELPER, is_root};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// Whether to unmount what is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Force {
+    /// Fail if it is in use.
+    No,
+    /// Take it away at once.
+    Yes,
+}
 
 /// Unmounts the mounts of a connection at `places`, last mounted first; others stay (`zfs_umount`). Where it is not at
 /// any of them any more, since another process moved it, its last mount counts. Nothing to do is success.

@@ -11,6 +11,7 @@
 //! | `attach` | getting a mounted `/dev/fuse` |
 //! | `connection` | which connection, also once the kernel has given its number to another |
 //! | `place` | where a mount goes, and where it must not |
+//! | `privilege` | what this process may do about mounts |
 //! | `descriptors` | descriptors that are left for others |
 //! | `detach` | taking mounts away, ending connections |
 //! | `error` | why mounting failed |
@@ -73,6 +74,7 @@ mod invalidate;
 pub mod kernel;
 mod mountinfo;
 mod place;
+mod privilege;
 mod project;
 pub mod pseudo;
 mod rewrite;
@@ -88,10 +90,11 @@ mod users;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
-pub use attach::{Force, allows_other_users, can_nest, is_missing};
+pub use detach::Force;
 pub use error::MountError;
 pub use exchange::Renewed;
 pub use mountinfo::{generation, namespace};
+pub use privilege::{allows_other_users, can_nest, is_missing};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use rustix::mount::MountFlags;

@@ -7,7 +7,6 @@
 //! at: no other process can put a link in its way after it was looked at. Directories that are missing are made, and
 //! removed later, in the same way.
 
-use crate::attach::resolve;
 use crate::error::{MountError, number};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
@@ -165,6 +164,22 @@ pub(crate) fn remove(made: &[PathBuf]) {
     }
 }
 
+/// Whether nothing is in a directory, as far as can be seen.
+pub(crate) fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// A path without symbolic links as far as it exists; the rest as it is.
+pub(crate) fn resolve(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|a| Some((a.canonicalize().ok()?, a)));
+    let Some((real, prefix)) = found else { return path.to_owned() };
+    match path.strip_prefix(prefix) {
+        Ok(rest) if rest.as_os_str().is_empty() => real,
+        Ok(rest) => real.join(rest),
+        Err(_) => path.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,5 +270,15 @@ mod tests {
         remove(&made);
         assert!(top.join("other/in").exists() && top.join("away/in").exists());
         assert!(make(&top.join("dir/new/in")).is_err() && !top.join("other/new").exists());
+    }
+
+    #[test]
+    fn paths_resolve_as_far_as_they_exist() {
+        let tmp = tempfile::tempdir().unwrap();
+        let real = tmp.path().canonicalize().unwrap();
+        fs::create_dir(real.join("dir")).unwrap();
+        std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
+        assert_eq!(resolve(&real.join("link")), real.join("dir"));
+        assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
     }
 }

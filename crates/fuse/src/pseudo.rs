@@ -9,9 +9,10 @@
 
 use crate::Force;
 use crate::agent::{Agent, MountRequest};
-use crate::attach::{Allowed, allows_other_users};
+use crate::attach::Allowed;
 use crate::caller::Caller;
 use crate::error::MountError;
+use crate::privilege::allows_other_users;
 use crate::served::Served;
 use crate::session::{
     Asked, FileAttr, FileHandle, Filesystem, Found, INodeNo, ReplyAttr, ReplyData, ReplyDirectory,

@@ -11,11 +11,13 @@
 
 use crate::MountSpec;
 use crate::agent::{Agent, MountRequest, Mounted};
-use crate::attach::{Allowed, Force, access_times, allows_other_users};
+use crate::attach::{Allowed, access_times};
 use crate::connection::Connection;
 use crate::descriptors;
+use crate::detach::Force;
 use crate::error::MountError;
 use crate::mountinfo::{self, Table};
+use crate::privilege::allows_other_users;
 use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;
 use rustix::mount::MountFlags;

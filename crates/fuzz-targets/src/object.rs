@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use cenote_objects::address::Address;
 use cenote_objects::frame::{self, Kind};
 use cenote_objects::id::Id;
 use cenote_objects::index::{Index, Limits};
@@ -9,6 +10,7 @@ use cenote_objects::page::{self, Entry};
 use cenote_objects::record::{Move, Old, Record};
 use cenote_objects::root::{Root, Tail, Totals};
 use cenote_objects::table::{Block, Table};
+use cenote_vdev::object::recode;
 
 const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: page::PAGE_ENTRIES };
 
@@ -18,7 +20,8 @@ pub(crate) fn object(data: &[u8]) {
     for kind in [Kind::Table, Kind::Page, Kind::Record, Kind::Directory, Kind::Root] {
         black_box(frame::open(kind, data).is_ok());
     }
-    match kind % 5 {
+    match kind % 6 {
+        5 => beside(body),
         0 => {
             let Ok(table) = Table::decode(&frame::seal(Kind::Table, body.to_vec())) else { return };
             assert_eq!(Table::decode(&table.encode()).as_ref(), Ok(&table));
@@ -57,6 +60,27 @@ pub(crate) fn object(data: &[u8]) {
     }
 }
 
+/// What a device has beside the blocks: the labels that go along with a root, and the names of places.
+fn beside(body: &[u8]) {
+    if let Ok(labels) = recode(body) {
+        assert_eq!(recode(&labels).as_deref(), Ok(labels.as_slice()));
+    }
+    if let Some(address) = std::str::from_utf8(body).ok().and_then(|t| Address::parse(t).ok()) {
+        assert_eq!(Address::parse(&address.name()), Ok(address));
+    }
+}
+
+/// Labels with one sector of each of two places, and a name.
+fn seeds_beside() -> [Vec<u8>; 2] {
+    let mut labels = b"\x05cenobj\0\x01".to_vec();
+    labels.extend((64_u64 << 40).to_le_bytes());
+    for label in [0, 3] {
+        labels.extend([label, 0x00, 0x01, 0x08, 0x00]);
+        labels.extend(0x00ba_b10c_u64.to_le_bytes());
+    }
+    [labels, b"\x05s3://bucket/a/b?endpoint=http://127.0.0.1:9000&region=x&style=path".to_vec()]
+}
+
 /// A structure of each kind, small and large.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let entry = |n: u64| Entry {
@@ -67,7 +91,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         table: 500,
         live: 1 << 20,
     };
-    let mut seeds = Vec::new();
+    let mut seeds: Vec<Vec<u8>> = seeds_beside().into();
     for many in [1, 40] {
         let entries: Vec<Entry> = (0..many).map(entry).collect();
         let blocks = (0..many).map(|n| Block { address: n << 13, length: 4096, sum: n });

@@ -42,7 +42,7 @@ impl Space {
     }
 
     /// All objects that the last root names.
-    async fn named(&self) -> Result<BTreeSet<Id>> {
+    pub(crate) async fn named(&self) -> Result<BTreeSet<Id>> {
         let mut live: BTreeSet<Id> = {
             let state = self.shared.state.lock();
             let root = &state.root;

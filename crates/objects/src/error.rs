@@ -7,6 +7,9 @@ use cenote_format::DecodeError;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// How an error says that no credentials were found.
+pub(crate) const NO_CREDENTIALS: &str = "no credentials are found: ";
+
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -18,8 +21,12 @@ pub enum Cause {
     Credentials,
     /// The clocks of store and host differ too much.
     Clock,
+    /// The store does not know the key, or the secret does not belong to it.
+    Unknown,
     /// The credentials do not permit it.
     Denied,
+    /// The bucket does not exist.
+    NoBucket,
     /// The bucket is in another region than the configuration says.
     Region,
     /// The object does not exist.
@@ -45,7 +52,7 @@ impl Cause {
         use object_store::Error as E;
         let text = || chain(error).to_ascii_lowercase();
         match error {
-            E::NotFound { .. } => Self::Missing,
+            E::NotFound { .. } => Self::said(&text()).unwrap_or(Self::Missing),
             E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } => {
                 Self::Condition
             }
@@ -72,6 +79,18 @@ impl Cause {
         if code(&["expiredtoken", "tokenrefreshrequired", "requestexpired"]) {
             return Some(Self::Credentials);
         }
+        if code(&["invalidaccesskeyid", "signaturedoesnotmatch", "authenticationfailed"]) {
+            return Some(Self::Unknown);
+        }
+        if code(&["accessdenied", "allaccessdisabled", "accountproblem", "invalidobjectstate"]) {
+            return Some(Self::Denied);
+        }
+        if code(&["nosuchbucket", "containernotfound"]) {
+            return Some(Self::NoBucket);
+        }
+        if code(&["notimplemented"]) {
+            return Some(Self::Unsupported);
+        }
         let region = ["permanentredirect", "temporaryredirect", "authorizationheadermalformed"];
         let bare = text.contains("received redirect without location, this");
         (bare || code(&region) || code(&["illegallocationconstraintexception"]))
@@ -84,6 +103,7 @@ impl Cause {
         match status.get(..3)? {
             // Asked again: a time-out, a conflict, too early, too many requests.
             "408" | "409" | "425" | "429" => None,
+            "501" => Some(Self::Unsupported),
             status if status.starts_with('4') => Some(Self::Rejected),
             _ => None,
         }
@@ -97,7 +117,13 @@ impl fmt::Display for Cause {
             Self::TimedOut => "no answer in time",
             Self::Credentials => "the credentials have expired or are missing; renew them",
             Self::Clock => "the clocks of this host and the store differ; set this host's clock",
-            Self::Denied => "the credentials do not permit it",
+            Self::Unknown => {
+                "the store does not know this key and secret; correct the credentials"
+            }
+            Self::Denied => {
+                "the credentials do not permit it: reading, writing, listing and deleting below the prefix is needed"
+            }
+            Self::NoBucket => "the bucket does not exist; make it, or correct name, region or endpoint",
             Self::Region => "the bucket is in another region; correct the region or the endpoint",
             Self::Missing => "the object does not exist",
             Self::Cut => "the object is shorter than it must be",
@@ -266,6 +292,25 @@ mod tests {
             ),
             (denied("<Code>RequestTimeTooSkewed</Code>"), Cause::Clock, true),
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
+            (denied("<Code>InvalidAccessKeyId</Code>"), Cause::Unknown, false),
+            (denied("<Code>SignatureDoesNotMatch</Code>"), Cause::Unknown, false),
+            (
+                generic("Server returned non-2xx status code: 501 Not Implemented: "),
+                Cause::Unsupported,
+                false,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>",
+                ),
+                Cause::Credentials,
+                true,
+            ),
+            (
+                E::NotFound { path: path(), source: "<Code>NoSuchBucket</Code>".into() },
+                Cause::NoBucket,
+                false,
+            ),
             (E::NotFound { path: path(), source: "404".into() }, Cause::Missing, false),
             (E::Precondition { path: path(), source: "412".into() }, Cause::Condition, false),
         ];

@@ -159,8 +159,17 @@ impl Head {
         put(PutMode::Overwrite).await?;
         match put(PutMode::Create).await {
             Err(error) if error.cause() == Some(Cause::Condition) => {}
+            Err(error) if error.cause() == Some(Cause::Unsupported) => {
+                requests.delete(path).await?;
+                return Err(Error::Refused(
+                    "the store cannot create an object only where none exists yet (If-None-Match): two hosts could import the pool at once. It cannot keep a pool".into(),
+                ));
+            }
             Err(error) => return Err(error),
-            Ok(_) => return Err(ignored("If-None-Match")),
+            Ok(_) => {
+                requests.delete(path).await?;
+                return Err(ignored("If-None-Match"));
+            }
         }
         let never = Some("00000000000000000000000000000000".to_string());
         let version = UpdateVersion { e_tag: never.clone(), version: Some("1".into()) };
@@ -177,6 +186,14 @@ impl Head {
     /// Names that a root has as long as the space exists: one of them does.
     pub(crate) fn lasting(prefix: &Path) -> [Path; 2] {
         [single(prefix), numbered(prefix, 0)]
+    }
+
+    /// The name of the last root.
+    pub(crate) fn name(&self, requests: &Requests) -> Path {
+        match self.way {
+            Way::Update(_) => single(&requests.prefix),
+            Way::Create(number) => numbered(&requests.prefix, number),
+        }
     }
 
     /// The last root; None if there is no space.

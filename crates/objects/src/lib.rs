@@ -77,6 +77,7 @@
 //! still arrive, and a listing may be late. A request may be done once more, long after its answer: therefore garbage is
 //! deleted only after [`Tunables::grace`], longer than a signed request is valid. A late upload finds the object still there.
 
+pub mod address;
 pub mod audit;
 mod commit;
 mod error;
@@ -84,7 +85,11 @@ pub mod frame;
 pub mod head;
 pub mod id;
 pub mod index;
+#[cfg(feature = "network")]
+mod network;
 pub mod page;
+#[cfg(feature = "s3")]
+mod profile;
 mod read;
 mod reclaim;
 pub mod record;
@@ -96,8 +101,11 @@ pub mod table;
 mod tunables;
 mod write;
 
+pub use address::Address;
 pub use audit::Audit;
 pub use error::{Cause, Error, Result};
+#[cfg(feature = "network")]
+pub use network::{Environment, connect};
 pub use reclaim::{Live, Reclaimed};
 pub use requests::Class;
 pub use space::{Found, Space};

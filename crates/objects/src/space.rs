@@ -120,6 +120,12 @@ impl Found {
         self.root.guid
     }
 
+    /// From now on what is asked of the store is tried as these tunables say.
+    pub fn with(mut self, tunables: Tunables) -> Self {
+        self.requests.tunables = tunables;
+        self
+    }
+
     /// Reads the index, to read blocks. Nothing is written, and the host that has the space keeps it: once it has committed further groups,
     /// blocks that it freed may be gone.
     ///
@@ -297,6 +303,11 @@ impl Space {
         self.shared.state.lock().root.totals
     }
 
+    /// Objects that no root names any more, and that are not deleted yet.
+    pub fn garbage(&self) -> u64 {
+        self.shared.state.lock().garbage.len() as u64
+    }
+
     /// Bytes of memory that the index takes, about.
     pub fn index_memory(&self) -> usize {
         self.shared.state.lock().index.memory()
@@ -334,6 +345,56 @@ impl Space {
             try_join_all(some.iter().map(|path| requests.delete(path))).await?;
         }
         Ok(orphans.len() as u64)
+    }
+
+    /// Deletes all that the space has on the store, its roots last, and nothing else. Nothing is written any more from then on. What is left when it
+    /// fails is deleted by the next call, also after the space was found and opened again. Returns how many objects there were.
+    ///
+    /// # Errors
+    /// The store fails; another host has the space.
+    pub async fn erase(&self) -> Result<u64> {
+        let requests = &self.shared.requests;
+        // A commit that is under way ends first.
+        let turn = self.shared.commit.lock().await;
+        let known = self.named().await?;
+        {
+            let mut state = self.shared.state.lock();
+            if let Some(error) = &state.fenced {
+                return Err(error.clone());
+            }
+            state.fenced = Some(Error::Refused("the space was deleted".into()));
+        }
+        let ours = |path: &Path| Id::parse(&requests.prefix, path).is_some();
+        let mut paths: BTreeSet<Path> =
+            known.into_iter().map(|id| id.path(&requests.prefix)).collect();
+        let mut count = 0;
+        // A listing may be late: what it has is asked for until there is no more.
+        loop {
+            let listed = requests.list(&requests.prefix, None).await?;
+            let found = paths.len();
+            paths.extend(listed.into_iter().filter(ours));
+            if count > 0 && paths.len() == found {
+                break;
+            }
+            let new: Vec<&Path> = paths.iter().collect();
+            for some in new.chunks(requests.tunables.uploads.max(1)) {
+                try_join_all(some.iter().map(|path| requests.delete(path))).await?;
+            }
+            count = paths.len() as u64;
+            if count == 0 {
+                break;
+            }
+        }
+        // A host that looks for the space finds it, or nothing: never the middle of its roots.
+        let [single, first] = Head::lasting(&requests.prefix);
+        let folder = requests.prefix.clone().join("commits");
+        let mut roots = requests.list(&folder, None).await?;
+        roots.push(turn.head.name(requests));
+        roots.retain(|path| *path != first && *path != single);
+        for root in roots.iter().chain([&first, &single]) {
+            requests.delete(root).await?;
+        }
+        Ok(count)
     }
 
     /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups; it may run beside

@@ -11,6 +11,7 @@
 use crate::config;
 use crate::discover::{self, Candidate, Found};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::object::is_object;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -174,8 +175,11 @@ impl CacheFile {
         for entry in self.entries() {
             let mut places = BTreeSet::new();
             let mut add = |leaf: &NvList| {
-                places
-                    .extend(config::path(leaf).filter(|p| p.is_absolute()).and_then(|p| place(&p)));
+                places.extend(config::path(leaf).and_then(|path| match is_object(&path) {
+                    // A name of a place has nothing nearby.
+                    true => Some(path),
+                    false => place(&path).filter(|_| path.is_absolute()),
+                }));
             };
             if let Some(tree) = entry.config.list("vdev_tree") {
                 config::for_each_leaf(tree, &mut add);

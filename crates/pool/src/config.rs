@@ -53,6 +53,11 @@ pub fn children(vdev: &NvList) -> &[NvList] {
     vdev.lists("children").unwrap_or_default()
 }
 
+/// The top-level vdevs of a pool's config or a label; empty where it says nothing of them.
+pub fn tops(config: &NvList) -> &[NvList] {
+    config.list("vdev_tree").map(children).unwrap_or_default()
+}
+
 /// Whether the data of a pool with this root vdev is in an object store.
 pub fn has_objects(root: &NvList) -> bool {
     children(root).iter().any(|top| top.str("type") == Some("object"))

@@ -499,6 +499,9 @@ fn read_all(
     found: &mut Found,
 ) -> Vec<Seen> {
     let asked_for = |name: &PathBuf| {
+        if is_object(name) {
+            return Some(name.clone());
+        }
         let mut alike = paths.iter().filter(|path| ends_alike(path, name));
         alike.find(|path| absolute(path).is_ok_and(|path| path == *name)).cloned()
     };

@@ -46,7 +46,7 @@ use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::{Notes, Store};
-use cenote_vdev::object::{is_object, may_open};
+use cenote_vdev::object::is_object;
 use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
 use other_hosts::{check_activity, check_host};
 use refusal::{heed_silence, refused};
@@ -275,9 +275,6 @@ fn newest_on(c: &Candidate, guid: u64) -> Option<u64> {
 
 /// Why a pool of which no device was found does not open: each of its top-level vdevs is missing.
 pub fn without_devices(c: &Candidate, devices: &DeviceSet) -> Failure {
-    if let Err(cause) = check_objects(c) {
-        return Failure { cause, tree: None, features: None };
-    }
     let root = c.config.list("vdev_tree").cloned().unwrap_or_default();
     match devices.build(&root) {
         Ok(tree) => Failure {
@@ -286,14 +283,6 @@ pub fn without_devices(c: &Candidate, devices: &DeviceSet) -> Failure {
             features: None,
         },
         Err(e) => Failure { cause: vdev_failure(e), tree: None, features: None },
-    }
-}
-
-/// Refuses pools in object stores.
-fn check_objects(c: &Candidate) -> Result<(), Cause> {
-    match c.config.list("vdev_tree").is_some_and(config::has_objects) {
-        true => may_open().map_err(|_| Cause::Unsupported("a pool in object storage".into())),
-        false => Ok(()),
     }
 }
 
@@ -321,7 +310,6 @@ fn check_roots(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
 
 /// What must hold before the MOS is read at all.
 fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
-    check_objects(c)?;
     if !version::is_supported(ub.version) {
         return Err(Cause::Version(ub.version));
     }
@@ -747,20 +735,6 @@ mod tests {
         for bad in ["", "1tank", "c0pool", "mirror1", "log", "a/b", "a@b"] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
-    }
-
-    /// No test of this program allows them.
-    #[test]
-    fn pools_in_object_stores_are_refused() {
-        let (mut top, mut root, mut config) = <(NvList, NvList, NvList)>::default();
-        top.set("type", NvValue::String("object".into()));
-        root.set("children", NvValue::NvListArray(vec![top]));
-        config.set("vdev_tree", NvValue::NvList(root));
-        config.set("version", NvValue::Uint64(version::FEATURES));
-        let pool = Candidate::without_devices("tank", 1, &config);
-        let refused = import(&pool, &DeviceSet::new(&pool, false), &ImportOptions::default());
-        let why = "cannot import 'tank': a pool in object storage is not supported yet";
-        assert_eq!(refused.err().unwrap().to_string(), why);
     }
 
     #[test]

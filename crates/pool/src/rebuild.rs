@@ -168,7 +168,7 @@ impl RebuildPhys {
 
     /// The last rebuilds of all top-level vdevs, by their ids.
     pub fn all(pool: &Pool) -> Vec<(u64, RebuildPhys)> {
-        let tops = pool.config().list("vdev_tree").map(config::children).unwrap_or_default();
+        let tops = config::tops(pool.config());
         let found = tops
             .iter()
             .filter_map(|top| Some((config::number(top, "id"), RebuildPhys::of(pool, top)?)));
@@ -211,7 +211,7 @@ pub struct RebuildStatus {
 impl RebuildStatus {
     /// The last rebuilds of all top-level vdevs.
     pub(crate) fn all(pool: &Pool) -> Vec<RebuildStatus> {
-        let tops = pool.config().list("vdev_tree").map(config::children).unwrap_or_default();
+        let tops = config::tops(pool.config());
         let of = |(vdev, phys): (u64, RebuildPhys)| {
             let top = tops.iter().find(|top| config::number(top, "id") == vdev)?;
             let name = crate::status::vdev_name(top, &Default::default());

@@ -234,25 +234,22 @@ pub struct ErrorScrubPhys {
 const ERROR_WORDS: usize = 9;
 
 impl ErrorScrubPhys {
-    /// From the words of the entry `error_scrub`. `None`: they are too few, or count more than can be.
+    /// From the words of the entry `error_scrub`. `None`: they are too few. Counts that make no sense are cut.
     pub fn decode(words: &[u64]) -> Option<ErrorScrubPhys> {
         let &[func, state, cursor, start, end, to_examine, examined, errors, paused] =
             words.first_chunk::<ERROR_WORDS>()?;
-        if [to_examine, examined, errors].iter().any(|counted| *counted > MOST_COUNTED) {
-            return None;
-        }
-        let phys = ErrorScrubPhys {
+        let counted = |n: u64| n.min(MOST_COUNTED);
+        Some(ErrorScrubPhys {
             func,
             state,
             cursor,
             start,
             end,
-            to_examine,
-            examined,
-            errors,
+            to_examine: counted(to_examine),
+            examined: counted(examined),
+            errors: counted(errors),
             paused,
-        };
-        Some(phys)
+        })
     }
 
     /// The words of the entry `error_scrub`.

@@ -9,7 +9,7 @@
 //! | space of RAID-Z counted without parity, dnodes that count bytes, sums in lists of block pointers | 3 |
 //! | history | 4 |
 //! | `$ORIGIN`, lists of the clones of a snapshot, scrubs in the MOS | 11 |
-//! | object sets that count by owners | 15 |
+//! | object sets that count by owners, and have room for that | 15 |
 //! | log blocks that begin with their header | 23 |
 //! | system attributes | 24 |
 //! | deadlists by birth, `$FREE`, lists of the clones of a directory | 26 |
@@ -24,8 +24,33 @@ pub const BEFORE_FEATURES: u64 = 28;
 pub const SCANS: u64 = 25;
 /// Deadlists by birth, `$FREE` and lists of the clones of a directory (`SPA_VERSION_DEADLISTS`, `SPA_VERSION_DIR_CLONES`).
 pub const DEADLISTS: u64 = 26;
-/// The oldest version that is written.
-pub const OLDEST_WRITABLE: u64 = 23;
+/// Log blocks that begin with their header (`SPA_VERSION_SLIM_ZIL`).
+pub const SLIM_LOGS: u64 = 23;
+/// Object sets that count what owners use (`SPA_VERSION_USERSPACE`).
+pub const OWNERS: u64 = 15;
+/// `$ORIGIN`, and lists of the clones of a snapshot (`SPA_VERSION_ORIGIN`, `SPA_VERSION_NEXT_CLONES`).
+pub const ORIGIN: u64 = 11;
+/// Hot spares and double parity.
+pub const SPARES: u64 = 3;
+/// Devices for intent logs.
+pub const LOG_DEVICES: u64 = 7;
+/// Permissions of users (`SPA_VERSION_DELEGATED_PERMS`).
+pub const PERMISSIONS: u64 = 8;
+/// Cache devices (`SPA_VERSION_L2CACHE`).
+pub const CACHE_DEVICES: u64 = 10;
+/// Properties of snapshots (`SPA_VERSION_SNAP_PROPS`).
+pub const SNAPSHOT_PROPERTIES: u64 = 12;
+/// Triple parity (`SPA_VERSION_RAIDZ3`).
+pub const TRIPLE_PARITY: u64 = 17;
+/// Holds, and snapshots that are destroyed later (`SPA_VERSION_USERREFS`).
+pub const HOLDS: u64 = 18;
+/// Log devices that leave (`SPA_VERSION_HOLES`).
+pub const HOLES: u64 = 19;
+/// Values that came with a stream apart from those that are set (`SPA_VERSION_RECVD_PROPS`).
+pub const RECEIVED_PROPERTIES: u64 = 22;
+/// The oldest version that is written: in those before lists of block pointers have no sums, dnodes count sectors, and space of
+/// RAID-Z counts its parity.
+pub const OLDEST_WRITABLE: u64 = 3;
 
 /// What each version brought, from version 1 on, as `zpool upgrade -v` says it.
 pub const LEGACY: [&str; BEFORE_FEATURES as usize] = [

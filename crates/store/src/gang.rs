@@ -7,9 +7,10 @@
 //! pointer 0 (128) | pointer 1 (128) | … | padding | magic (8) | checksum (32)
 //! ```
 //!
-//! The old header is 512 bytes and holds three pointers. With the feature `dynamic_gang_header` a
-//! header may fill the smallest allocation that each of its copies' vdevs has. Nothing on disk says
-//! which of the two a header is but the header itself: it is the size at which its checksum fits.
+//! The old header is 512 bytes and holds three pointers. Once the feature `dynamic_gang_header` is active a
+//! header fills the smallest allocation that each of its copies' vdevs has, which takes no more space: 31 pointers in
+//! sectors of 4 KiB, and more on dRAID. Nothing on disk says which of the two a header is but the header itself: it is
+//! the size at which its checksum fits.
 //!
 //! The physical bytes of the constituents, one after another, are the block's; holes count
 //! nothing. A constituent may be a gang block again, smaller than the whole.
@@ -36,12 +37,13 @@ use crate::verify;
 pub const GANG_DEPTH: usize = 16;
 /// Bytes that may be read for each byte of a gang block, failed attempts included.
 const READS_PER_BYTE: u64 = 16;
-/// Bytes that may be read in addition to those.
+/// Bytes that may be read in addition to those, and headers, if these are large.
 const READS_EXTRA: u64 = 1 << 20;
+const HEADERS_EXTRA: u64 = 64;
 /// Bytes of the old header (`SPA_OLD_GANGBLOCKSIZE`).
 pub(crate) const OLD_HEADER: usize = SECTOR as usize;
-/// log2 of the largest header.
-const MAX_HEADER_SHIFT: u32 = 16;
+/// Bytes of the largest header: one that fills the smallest allocation of the widest dRAID is smaller.
+const MAX_HEADER: u64 = 16 << 20;
 
 /// What `read` makes of the first copy of `bp` that it can read.
 ///
@@ -91,6 +93,26 @@ impl Store {
         self.wait_for_writes(bp);
         first_of(bp, at, |dva| Assembly::new(self, bp, at).parts(bp, dva, depth))
     }
+
+    /// The pointers in the header of `bp`, holes as well, and its size in bytes.
+    ///
+    /// Errors: no copy of it can be read.
+    pub(crate) fn gang_header(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+    ) -> Result<(Vec<BlockPointer>, usize), BlockError> {
+        self.wait_for_writes(bp);
+        first_of(bp, at, |dva| Assembly::new(self, bp, at).sized_header(bp, dva))
+    }
+
+    /// Bytes of the largest header whose copies are at `dvas`: the smallest allocation of their vdevs
+    /// (`vdev_gang_header_psize`).
+    pub(crate) fn header_size(&self, dvas: impl Iterator<Item = Dva>) -> u64 {
+        let vdevs = self.vdevs();
+        let sizes = dvas.filter_map(|dva| vdevs.top(dva.vdev.into()).map(|top| top.min_alloc()));
+        sizes.min().unwrap_or(0).clamp(OLD_HEADER as u64, MAX_HEADER)
+    }
 }
 
 /// The reading of one gang block (`zio_gang_assemble`).
@@ -104,7 +126,8 @@ pub(crate) struct Assembly<'a> {
 impl<'a> Assembly<'a> {
     /// For the block that `bp` names, whose sizes were checked.
     pub(crate) fn new(store: &'a Store, bp: &BlockPointer, at: Bookmark) -> Assembly<'a> {
-        let left = bp.psize().saturating_mul(READS_PER_BYTE).saturating_add(READS_EXTRA);
+        let extra = store.header_size(bp.dvas()).saturating_mul(HEADERS_EXTRA).max(READS_EXTRA);
+        let left = bp.psize().saturating_mul(READS_PER_BYTE).saturating_add(extra);
         Assembly { store, at, left }
     }
 
@@ -117,7 +140,7 @@ impl<'a> Assembly<'a> {
     ) -> Result<Abd, BlockError> {
         if !dva.gang {
             self.charge(bp, bp.psize())?;
-            return self.store.fetch_plain(bp, dva, self.at);
+            return self.store.fetch_plain(bp, dva, self.at, None);
         }
         let parts = self.parts(bp, dva, depth)?;
         let read = |part: &BlockPointer| self.any_copy(part, depth + 1);
@@ -182,7 +205,16 @@ impl<'a> Assembly<'a> {
         bp: &BlockPointer,
         dva: Dva,
     ) -> Result<Vec<BlockPointer>, BlockError> {
-        let size = self.header_size(bp);
+        Ok(self.sized_header(bp, dva)?.0)
+    }
+
+    /// The block pointers in the gang header at `dva`, and its size in bytes.
+    fn sized_header(
+        &mut self,
+        bp: &BlockPointer,
+        dva: Dva,
+    ) -> Result<(Vec<BlockPointer>, usize), BlockError> {
+        let size = self.store.header_size(bp.dvas());
         self.charge(bp, size)?;
         let vdevs = self.store.vdevs();
         let good = |data: &Abd| verify::gang_header(bp, &data.bytes()).is_some();
@@ -194,7 +226,7 @@ impl<'a> Assembly<'a> {
         let Some(header) = verify::gang_header(bp, &data) else {
             return Err(BlockError::Checksum { at: self.at, bp: Box::new(*bp) });
         };
-        self.pointers(bp, &header)
+        Ok((self.pointers(bp, &header)?, header.len()))
     }
 
     fn pointers(
@@ -206,15 +238,6 @@ impl<'a> Assembly<'a> {
         let pointer = |i: usize| BlockPointer::decode(header, i.saturating_mul(BLKPTR_SIZE));
         let pointers: Result<Vec<_>, _> = (0..count).map(pointer).collect();
         pointers.map_err(|source| BlockError::Decode { at: self.at, bp: Box::new(*bp), source })
-    }
-
-    /// Bytes of the largest header that `bp` can have: the smallest allocation of the vdevs that
-    /// its copies are on (`vdev_gang_header_psize`).
-    pub(crate) fn header_size(&self, bp: &BlockPointer) -> u64 {
-        let vdevs = self.store.vdevs();
-        let tops = bp.dvas().filter_map(|dva| vdevs.top(dva.vdev.into()));
-        let shift = tops.map(|top| top.ashift()).min().unwrap_or(0);
-        (1u64 << shift.min(MAX_HEADER_SHIFT)).max(OLD_HEADER as u64)
     }
 
     fn charge(&mut self, bp: &BlockPointer, bytes: u64) -> Result<(), BlockError> {

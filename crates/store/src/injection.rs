@@ -23,7 +23,7 @@ use cenote_vdev::injection::{Handler, Trigger};
 use cenote_vdev::{Fault, VdevError};
 
 use crate::error::{BlockError, Bookmark};
-use crate::pipeline::Store;
+use crate::pipeline::{Reader, Store};
 use crate::verify;
 
 /// What comes of reading a block.
@@ -116,7 +116,7 @@ impl Store {
     pub(crate) fn expected(&self, bp: &BlockPointer, dva: Dva, at: Bookmark) -> Expected<'_> {
         let copy = || bp.dvas().position(|one| one == dva);
         let unread = self.injected().any() && self.wants(DataError::Io, bp, at, copy());
-        Expected { store: self, bp: *bp, dva, at, salt: self.salt(), unread }
+        Expected { store: self, bp: *bp, dva, at, salt: self.salt(), unread, voucher: None }
     }
 
     /// The error of unpacking a block, if there is to be one.
@@ -144,14 +144,23 @@ pub(crate) struct Expected<'a> {
     salt: Arc<Salt>,
     /// Its devices are to count as such that cannot read it.
     unread: bool,
+    /// What tells its MAC, where that is looked at.
+    voucher: Option<Reader>,
 }
 
 impl Expected<'_> {
+    /// Only bytes with the right MAC count, if there is a `voucher` ([`Store::voucher`]).
+    pub(crate) fn vouched_by(self, voucher: Option<Reader>) -> Self {
+        Expected { voucher, ..self }
+    }
+
     /// Whether bytes of a device count as the copy.
     pub(crate) fn takes(&self, data: &Abd) -> bool {
+        let vouched = |by: &Reader| self.store.is_vouched(&self.bp, self.at, by, data);
         !self.unread
             && verify::matches(&self.bp, data, &self.salt).unwrap_or(false)
             && !self.is_spoilt()
+            && self.voucher.as_ref().is_none_or(vouched)
     }
 
     fn is_spoilt(&self) -> bool {

@@ -89,7 +89,8 @@ impl Group {
         };
         let stat = read_to_string(self.dir.join("memory.stat")).unwrap_or_default();
         let of = |name: &str| {
-            let line = |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse().ok();
+            let line =
+                |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse().ok();
             stat.lines().find_map(line).unwrap_or(0u64)
         };
         let files = of("inactive_file ").saturating_add(of("active_file "));

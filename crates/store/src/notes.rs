@@ -205,7 +205,8 @@ impl Store {
         self.note(Notes { faults: Vec::new(), unreadable: vec![what] });
     }
 
-    fn note(&self, mut new: Notes) {
+    /// Notes what was kept.
+    pub(crate) fn note(&self, mut new: Notes) {
         let at_once = MODE.with_borrow_mut(|mode| match mode {
             Some(Mode::Attempt(notes)) => {
                 notes.faults.append(&mut new.faults);

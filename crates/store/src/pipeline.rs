@@ -40,7 +40,7 @@ use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::direct::{Direct, DirectStats};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
-use crate::gang::{Assembly, first_of};
+use crate::gang::first_of;
 use crate::held;
 use crate::injection::DataHandler;
 use crate::keys::{Keys, LoadedKey};
@@ -113,7 +113,7 @@ enum Start {
 type Wanted = (BlockPointer, Bookmark, Key);
 
 /// The key that a reader of a block has, where the block is one of an encrypted dataset.
-type Reader = Option<Arc<LoadedKey>>;
+pub(crate) type Reader = Option<Arc<LoadedKey>>;
 
 /// Where a wanted block is.
 enum Found {
@@ -225,8 +225,8 @@ impl Store {
             Start::Done(block) => return Ok(block),
             Start::Device(key, reader) => (key, reader),
         };
-        let physical = self.physical(bp, at, key);
-        self.unpacked(bp, at, (key, &reader), physical).inspect_err(|e| self.remember(e))
+        let block = self.unpacked(bp, at, (key, &reader), self.physical(bp, at, key));
+        self.or_vouched(bp, at, (key, &reader), block).inspect_err(|e| self.remember(e))
     }
 
     /// Has the ARC hold a block that will be read, in the class of the calling thread's
@@ -254,8 +254,8 @@ impl Store {
         match self.cached(&key, bp) {
             // A thread that waits for the lock must not wait for data to be unpacked. Metadata is kept unpacked.
             Some(physical) if !is_packed(bp) || keeps_decoded(bp) => {
-                let found = Ok(physical);
-                self.unpacked(bp, at, (key, &reader), found).inspect_err(|e| self.remember(e))
+                let block = self.unpacked(bp, at, (key, &reader), Ok(physical));
+                self.or_vouched(bp, at, (key, &reader), block).inspect_err(|e| self.remember(e))
             }
             _ => Err(held::miss(bp, at)),
         }
@@ -326,8 +326,13 @@ impl Store {
             _ => None,
         });
         let wanted: Vec<_> = wanted.collect();
-        let was_read: Vec<bool> =
-            starts.iter().map(|start| matches!(start, Ok(Start::Device(..)))).collect();
+        let looked: Vec<Option<(Key, Reader)>> = starts
+            .iter()
+            .map(|start| match start {
+                Ok(Start::Device(key, reader)) => Some((*key, reader.clone())),
+                _ => None,
+            })
+            .collect();
         let mut physical = self.physical_many(&wanted).into_iter();
         let paired: Vec<_> = starts
             .into_iter()
@@ -352,8 +357,17 @@ impl Store {
             true => reqs.par_iter().zip(paired).map(unpack).collect(),
             false => reqs.iter().zip(paired).map(unpack).collect(),
         };
-        // Here, and not where they were unpacked: notes belong to this thread.
-        let read = done.iter().zip(&was_read).filter(|(_, was_read)| **was_read);
+        // Here, and not where they were unpacked: notes belong to this thread, and the others wait for no device.
+        let done: Vec<_> = reqs
+            .iter()
+            .zip(&looked)
+            .zip(done)
+            .map(|(((bp, at), looked), block)| match looked {
+                Some((key, reader)) => self.or_vouched(bp, *at, (*key, reader), block),
+                None => block,
+            })
+            .collect();
+        let read = done.iter().zip(&looked).filter(|(_, looked)| looked.is_some());
         read.filter_map(|(block, _)| block.as_ref().err()).for_each(|e| self.remember(e));
         done
     }
@@ -388,9 +402,15 @@ impl Store {
         let wanted: Vec<Wanted> = starts.iter().flatten().map(|(wanted, _)| *wanted).collect();
         let mut read = self.physical_many(&wanted).into_iter();
         let take = |start: Result<(Wanted, Reader), BlockError>| {
-            let ((bp, at, _), reader) = start?;
+            let ((bp, at, key), reader) = start?;
             let physical = read.next().unwrap_or_else(|| Err(no_copy(&bp, at)))?;
-            self.plain(&bp, at, &reader, physical)
+            let plain = |physical| self.plain(&bp, at, &reader, physical);
+            plain(physical).or_else(|why| match why {
+                BlockError::Authentication { .. } => {
+                    self.vouched(&bp, at, key, why).and_then(plain)
+                }
+                why => Err(why),
+            })
         };
         starts.into_iter().map(take).collect()
     }
@@ -415,8 +435,7 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
-        self.wait_for_writes(bp);
-        first_of(bp, at, |dva| Assembly::new(self, bp, at).header(bp, dva))
+        Ok(self.gang_header(bp, at)?.0)
     }
 
     /// Waits for what is on its way to the devices of the block.
@@ -427,8 +446,7 @@ impl Store {
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
     /// costs nothing, and what the ARC does not keep is left alone (`arc_read`).
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
-        let absent =
-            |key: Key| !self.write_behind.may_hold(key.birth) && !self.is_cached(&key);
+        let absent = |key: Key| !self.write_behind.may_hold(key.birth) && !self.is_cached(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
@@ -524,6 +542,23 @@ impl Store {
         Ok(block)
     }
 
+    /// What came of reading a block; by another copy of it, where its MAC was not for what was read.
+    fn or_vouched(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        (key, reader): (Key, &Reader),
+        read: Result<Block, BlockError>,
+    ) -> Result<Block, BlockError> {
+        read.or_else(|why| match why {
+            BlockError::Authentication { .. } => {
+                let physical = self.vouched(bp, at, key, why);
+                self.unpacked(bp, at, (key, reader), physical)
+            }
+            why => Err(why),
+        })
+    }
+
     /// The verified physical bytes of one block, from the ARC or the devices.
     fn physical(&self, bp: &BlockPointer, at: Bookmark, key: Key) -> Result<Abd, BlockError> {
         self.physical_within(bp, at, key, patience::of_thread())
@@ -596,6 +631,10 @@ impl Store {
     }
 
     fn remember(&self, error: &BlockError) {
+        // The caller reads the block and tries once more.
+        if matches!(error, BlockError::NotHeld { .. }) {
+            return;
+        }
         let mismatch = matches!(error, BlockError::Checksum { .. });
         let birth = error.birth();
         self.note_unreadable(Unreadable { at: error.bookmark(), mismatch, birth });

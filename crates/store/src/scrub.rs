@@ -8,8 +8,12 @@
 //! an epoch of reads: before anything is counted, and again while nothing else is written, before anything is
 //! repaired.
 //!
-//! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts. Blocks of
-//! encrypted datasets need no key: their checksums are of the encrypted bytes.
+//! A gang block is checked as a whole at its first pointer: each copy of each header, and all parts.
+//!
+//! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
+//! bytes may satisfy (`pipeline::crypt`). So where the dataset is open with its key a scrub checks MACs, too, and writes what they vouch
+//! for. Where it is not, and copies differ, another block may satisfy the pointer as well: then both stay as they are. A
+//! resilver goes by pointers alone: it gives a leaf what the others have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +23,9 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
 use crate::error::{Bookmark, ZIL_LEVEL};
-use crate::gang::Assembly;
 use crate::injection::Expected;
 use crate::notes::Unreadable;
-use crate::pipeline::{Store, check};
+use crate::pipeline::{Reader, Store, check};
 use crate::verify;
 
 /// What is scanned for (`pool_scan_func_t`).
@@ -75,6 +78,8 @@ struct Read {
     dva: Dva,
     size: u64,
     header: bool,
+    /// It is a part of a gang block, which has no MAC of its own.
+    part: bool,
     /// Whether a lost block is an error here. A lost header is an error of its block.
     first: bool,
 }
@@ -133,8 +138,9 @@ impl Store {
         let tree = self.vdevs();
         bp.dvas().all(|dva| {
             let first = false;
-            let read = Read { bp: *bp, at, dva, size: bp.psize(), header: false, first };
-            let verify = read.verifier(self);
+            let size = bp.psize();
+            let read = Read { bp: *bp, at, dva, size, header: false, part: false, first };
+            let verify = |data: &Abd| self.is_right(bp, data);
             let checked = tree.check_many(&[read.request(&verify)]).pop();
             let is_wrong = checked.is_some_and(|Checked { block, faults, .. }| {
                 let wrong = matches!(block, Err(VdevError::Checksum { .. }));
@@ -169,7 +175,8 @@ impl Batch<'_> {
             match bp.dva(copy) {
                 Some(dva) if dva.gang => self.gang(&bp, at, copy, &mut reads),
                 Some(dva) => {
-                    reads.push(Read { bp, at, dva, size: bp.psize(), header: false, first });
+                    let (size, header, part) = (bp.psize(), false, false);
+                    reads.push(Read { bp, at, dva, size, header, part, first });
                 }
                 None => {}
             }
@@ -191,10 +198,12 @@ impl Batch<'_> {
     /// Adds what gang block `bp` consists of.
     fn gang(&mut self, bp: &BlockPointer, at: Bookmark, copy: usize, reads: &mut Vec<Read>) {
         let headers = |bp: &BlockPointer, reads: &mut Vec<Read>| {
-            let size = Assembly::new(self.store, bp, at).header_size(bp);
+            let size = self.store.header_size(bp.dvas());
             let dvas = bp.dvas().filter(|dva| dva.gang);
-            let header = |dva| Read { bp: *bp, at, dva, size, header: true, first: false };
-            reads.extend(dvas.map(header));
+            reads.extend(dvas.map(|dva| {
+                let (bp, header, part, first) = (*bp, true, false, false);
+                Read { bp, at, dva, size, header, part, first }
+            }));
         };
         if copy != 0 {
             return;
@@ -210,34 +219,111 @@ impl Batch<'_> {
             }
             let (bp, size, head) = (part, part.psize(), part.dva(0));
             reads.extend(part.dvas().map(|dva| {
-                let first = head == Some(dva);
-                Read { bp, at, dva, size, header: false, first }
+                let (header, part, first) = (false, true, head == Some(dva));
+                Read { bp, at, dva, size, header, part, first }
             }));
         }
     }
 
     fn check(&mut self, reads: &[Read]) {
-        let store = self.store;
-        let expected: Vec<_> = reads.iter().map(|read| read.expected(store)).collect();
-        let verifiers: Vec<_> =
-            reads.iter().zip(&expected).map(|(read, copy)| read.accepter(copy)).collect();
+        for (read, checked) in reads.iter().zip(self.checked(reads, None)) {
+            let voucher = read.voucher(self.store);
+            let (checked, forged) = match self.is_doubted(read, voucher.as_ref(), &checked) {
+                true => self.beyond_doubt(read, voucher.as_ref(), checked),
+                false => (checked, false),
+            };
+            self.note(read, checked, forged);
+        }
+    }
+
+    /// Reads, and tells what leaves have wrong or lack; by MACs where there is a voucher.
+    fn checked(&self, reads: &[Read], voucher: Option<&Reader>) -> Vec<Checked> {
+        let expected = |read: &Read| read.expected(self.store).vouched_by(voucher.cloned());
+        let expected: Vec<_> = reads.iter().map(expected).collect();
+        let accepter = |(read, copy): (&Read, _)| read.accepter(copy, voucher.is_some());
+        let verifiers: Vec<_> = reads.iter().zip(&expected).map(accepter).collect();
         let requests: Vec<BlockRead<'_>> =
             reads.iter().zip(&verifiers).map(|(read, verify)| read.request(verify)).collect();
         let done = match self.func {
             ScanFunc::Scrub => self.tree.check_many(&requests),
             ScanFunc::Resilver => self.tree.lacking_many(&requests),
         };
-        for (i, checked) in done.into_iter().enumerate() {
+        let settle = |(checked, copy): (Checked, &Expected<'_>)| {
             let Checked { block, faults, left } = checked;
-            let (block, faults) = expected[i].settle(block, faults);
-            self.note(&reads[i], &requests[i], Checked { block, faults, left });
+            let (block, faults) = copy.settle(block, faults);
+            Checked { block, faults, left }
+        };
+        done.into_iter().zip(&expected).map(settle).collect()
+    }
+
+    /// Whether what was found may be another block that satisfies the pointer: its MAC is wrong, or not all leaves have the same.
+    fn is_doubted(&self, read: &Read, voucher: Option<&Reader>, checked: &Checked) -> bool {
+        let Checked { block: Ok(block), faults, .. } = checked else { return false };
+        // A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
+        if self.func == ScanFunc::Resilver || read.header || !verify::is_weak(&read.bp) {
+            return false;
+        }
+        match voucher {
+            Some(voucher) => {
+                let (store, bp, at) = (self.store, &read.bp, read.at);
+                !store.is_vouched(bp, at, voucher, block)
+                    || faults.iter().any(Fault::is_mismatch) && !is_padded(bp, block)
+            }
+            None => faults.iter().any(Fault::is_mismatch),
         }
     }
 
-    fn note(&mut self, read: &Read, request: &BlockRead<'_>, checked: Checked) {
+    /// What is known of a block that is doubted, and whether its MAC is wrong.
+    fn beyond_doubt(
+        &self,
+        read: &Read,
+        voucher: Option<&Reader>,
+        found: Checked,
+    ) -> (Checked, bool) {
+        let Checked { block, mut faults, left } = found;
+        if let Some(voucher) = voucher {
+            let again = self.checked(std::slice::from_ref(read), Some(voucher)).pop();
+            let is_right = |b: &Abd| self.store.is_vouched(&read.bp, read.at, voucher, b);
+            return match again {
+                Some(again) if again.block.is_ok() || !block.as_ref().is_ok_and(is_right) => {
+                    (again, true)
+                }
+                _ => (Checked { block, faults, left }, false),
+            };
+        }
+        if let Ok(first) = &block
+            && self.is_ambiguous(read, first)
+        {
+            tracing::warn!(at = %read.at, "copies differ, and each satisfies the pointer: all are kept");
+            faults.retain(|fault| !fault.is_mismatch());
+        }
+        (Checked { block, faults, left }, false)
+    }
+
+    /// Whether the devices hold another block than `first` that satisfies the pointer. With more parity than one it is not known,
+    /// as there are too many ways to make one.
+    fn is_ambiguous(&self, read: &Read, first: &Abd) -> bool {
+        let top = self.tree.top(read.dva.vdev.into());
+        if top.is_none_or(|top| top.nparity() > 1) {
+            return false;
+        }
+        let first = first.bytes();
+        let other = |data: &Abd| self.store.is_right(&read.bp, data) && data.bytes() != first;
+        let checked = self.tree.check_many(&[read.request(&other)]).pop();
+        checked.is_some_and(|checked| checked.block.is_ok())
+    }
+
+    /// `forged`: copies satisfy the pointer whose MACs are wrong.
+    fn note(&mut self, read: &Read, checked: Checked, forged: bool) {
+        let nothing = |_: &Abd| false;
+        let request = &read.request(&nothing);
         let Checked { block, mut faults, mut left } = checked;
         if let Err(why) = block {
             let found = self.another_copy(read);
+            if forged && found.is_none() {
+                // The pointer or the key may be what is wrong.
+                faults.clear();
+            }
             let is_wrong = matches!(why, VdevError::Checksum { .. });
             if found.is_none() && is_wrong && read.at.level == ZIL_LEVEL {
                 // The last block of an intent log may never have been written (`ZIO_FLAG_SPECULATIVE`).
@@ -268,9 +354,17 @@ impl Batch<'_> {
     fn another_copy(&self, read: &Read) -> Option<Abd> {
         let Read { bp, at, dva, header, .. } = read;
         let mut others = bp.dvas().filter(|other| other != dva && !other.gang && !header);
+        let scrub = self.func == ScanFunc::Scrub;
+        let voucher = scrub.then(|| read.voucher(self.store)).flatten();
+        let fetch = |other| self.store.fetch_plain(bp, other, *at, voucher.clone()).ok();
         // Their own faults are found by their own reads.
-        others.find_map(|other| Store::attempt(|| self.store.fetch_plain(bp, other, *at).ok()).0)
+        others.find_map(|other| Store::attempt(|| fetch(other)).0)
     }
+}
+
+/// Whether nothing is wrong in what the MAC of an indirect block leaves out.
+fn is_padded(bp: &BlockPointer, data: &Abd) -> bool {
+    bp.level() == 0 || verify::is_padded(bp, data)
 }
 
 impl Read {
@@ -279,21 +373,21 @@ impl Read {
     }
 
     /// What tells the right bytes, as far as no handler wants it otherwise.
-    fn accepter<'a>(&self, copy: &'a Expected<'_>) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
+    fn accepter<'a>(
+        &self,
+        copy: &'a Expected<'_>,
+        padded: bool,
+    ) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
         let (bp, header) = (self.bp, self.header);
         move |data: &Abd| match header {
             true => verify::gang_header(&bp, &data.bytes()).is_some(),
-            false => copy.takes(data),
+            false => copy.takes(data) && (!padded || is_padded(&bp, data)),
         }
     }
 
-    /// What tells the right bytes.
-    fn verifier<'a>(&self, store: &'a Store) -> impl Fn(&Abd) -> bool + Sync + use<'a> {
-        let (bp, header) = (self.bp, self.header);
-        move |data: &Abd| match header {
-            true => verify::gang_header(&bp, &data.bytes()).is_some(),
-            false => store.is_right(&bp, data),
-        }
+    /// What tells its MAC.
+    fn voucher(&self, store: &Store) -> Option<Reader> {
+        if self.header || self.part { None } else { store.voucher(&self.bp, self.at) }
     }
 
     fn request<'a>(&self, verify: &'a (dyn Fn(&Abd) -> bool + Sync)) -> BlockRead<'a> {

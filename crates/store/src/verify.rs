@@ -8,10 +8,14 @@
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::{self, Checksum, Salt};
+use cenote_format::compress::{Compression, ZSTD_HEADER_SIZE};
 use cenote_format::dmu::DmuType;
 use cenote_format::{Bytes, Result};
 
 use crate::gang::OLD_HEADER;
+
+/// Bytes before what lz4 made: its length, as zstd's header begins with it (`lz4_compress_zfs`).
+const LZ4_HEADER: usize = 4;
 
 /// Whether `data` (the `psize` physical bytes) is the block that `bp` names.
 ///
@@ -41,6 +45,26 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
         expected[2..].fill(0);
     }
     Ok(actual == expected)
+}
+
+/// Whether the half of a checksum that `bp` has may be satisfied by bytes that are wrong, as its function is not made to
+/// withstand that. Of fletcher4 both halves are sums that begin with the same word: one flipped bit in the last four bytes of a block
+/// changes either by the same amount, and what is left of both, folded together, is as it was in one of eight cases.
+pub(crate) fn is_weak(bp: &BlockPointer) -> bool {
+    is_half(bp) && Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| !kind.is_dedup())
+}
+
+/// Whether only zeros are behind what was compressed, as far as it says how long it is: the MAC of an indirect block leaves that
+/// out. Writers of blocks put them there (`zio_write_compress`); readers do not depend on it.
+pub(crate) fn is_padded(bp: &BlockPointer, data: &Abd) -> bool {
+    let header = match Compression::from_u8(bp.compression()) {
+        Ok(Compression::Lz4) => LZ4_HEADER,
+        Ok(Compression::Zstd) => ZSTD_HEADER_SIZE,
+        _ => return true,
+    };
+    let bytes = data.bytes();
+    let len = bytes.first_chunk().map_or(0, |len| u32::from_be_bytes(*len) as usize);
+    bytes.get(len.saturating_add(header)..).is_none_or(|tail| tail.iter().all(|byte| *byte == 0))
 }
 
 /// Whether what carries its own checksum, and is named by `bp`, has half of it, as its MAC has the place of the other half.

@@ -38,6 +38,12 @@ pub trait Growing: Send + Sync {
     /// Some were left as they are, and why.
     fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String>;
 
+    /// Deletes all that the device has on its store. Nothing is read or written any more from then on.
+    ///
+    /// # Errors
+    /// Another host has it; the store fails: the next call goes on.
+    fn erase(&self) -> io::Result<()>;
+
     /// Why the last group could not be stored, if it could not.
     fn trouble(&self) -> Option<String>;
 
@@ -63,6 +69,8 @@ pub struct GrowingFigures {
     pub stored: u64,
     /// Bytes of these that are allocated.
     pub live: u64,
+    /// Objects that nothing needs any more, and that are deleted when it is time.
+    pub garbage: u64,
     /// Requests by [`VERBS`], each try counted.
     pub requests: [u64; 4],
     /// Bytes sent or received by them.
@@ -71,4 +79,65 @@ pub struct GrowingFigures {
     pub retries: [u64; 4],
     /// Requests that were given up.
     pub failures: [u64; 4],
+}
+
+/// A figure as programs see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowingFigure {
+    /// Its name, with the unit behind it where there is one.
+    pub name: &'static str,
+    /// It only grows, from the opening of the device on.
+    pub is_counter: bool,
+    /// What it means.
+    pub about: &'static str,
+}
+
+/// What programs are shown of a growing device, in order.
+pub const GROWING_FIGURES: [GrowingFigure; 14] = {
+    const fn now(name: &'static str, about: &'static str) -> GrowingFigure {
+        GrowingFigure { name, is_counter: false, about }
+    }
+    const fn counter(name: &'static str, about: &'static str) -> GrowingFigure {
+        GrowingFigure { name, is_counter: true, about }
+    }
+    [
+        now("objects", "Objects with blocks"),
+        now("stored_bytes", "Bytes of blocks in objects"),
+        now("live_bytes", "Bytes of these that are allocated"),
+        now("garbage_objects", "Objects that are not needed any more, and deleted when it is time"),
+        counter("put_requests", "Requests that store an object, each try counted"),
+        counter("get_requests", "Requests that read an object or ask for it, each try counted"),
+        counter("list_requests", "Requests that list names, each try counted"),
+        counter("delete_requests", "Requests that delete an object, each try counted"),
+        counter("put_bytes", "Bytes sent by requests that succeeded"),
+        counter("get_bytes", "Bytes received by requests that succeeded"),
+        counter("put_retries", "Tries of PUT after the first"),
+        counter("get_retries", "Tries of GET after the first"),
+        counter("other_retries", "Tries of LIST and DELETE after the first"),
+        counter("failures", "Requests that were given up"),
+    ]
+};
+
+impl GrowingFigures {
+    /// The values of [`GROWING_FIGURES`].
+    pub fn values(&self) -> [u64; GROWING_FIGURES.len()] {
+        let [put, get, list, delete] = self.requests;
+        let [put_again, get_again, list_again, delete_again] = self.retries;
+        [
+            self.objects,
+            self.stored,
+            self.live,
+            self.garbage,
+            put,
+            get,
+            list,
+            delete,
+            self.bytes[0],
+            self.bytes[1],
+            put_again,
+            get_again,
+            list_again.wrapping_add(delete_again),
+            self.failures.iter().fold(0, |sum: u64, n| sum.wrapping_add(*n)),
+        ]
+    }
 }

@@ -215,6 +215,12 @@ fn write_parts(
 ///
 /// Errors: when no label could be read or one that is there could not be cleared.
 pub fn clear_labels(dev: &dyn Device) -> io::Result<usize> {
+    if let Some(growing) = dev.growing() {
+        // Without its labels what is there would be of use to nobody.
+        let is_there = !growing.is_new();
+        growing.erase()?;
+        return Ok(usize::from(is_there));
+    }
     clear(dev, &owners(dev)?)
 }
 

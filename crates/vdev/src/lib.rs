@@ -128,7 +128,7 @@ pub use device::{
 };
 pub use fault::{Fault, Outcome};
 pub use fence::since_boot;
-pub use growing::{Growing, GrowingFigures, LiveRanges, VERBS};
+pub use growing::{GROWING_FIGURES, Growing, GrowingFigure, GrowingFigures, LiveRanges, VERBS};
 pub use label_init::{
     LabelOwner, LabelState, SavedLabels, all_owners, clear_labels, clear_labels_of, init_labels,
     label_owner, rewrite_labels,

@@ -16,6 +16,7 @@ use cenote_format::abd::Abd;
 use cenote_format::invariant;
 use cenote_format::nvlist::NvList;
 
+use crate::growing::GrowingFigures;
 use crate::indirect::{self, Maps};
 use crate::queue::Priority;
 use crate::raidz::reflow::SCRATCH;
@@ -196,6 +197,12 @@ impl VdevTree {
     /// The top-level vdev with the number that DVAs use.
     pub fn top(&self, id: u64) -> Option<&Arc<Vdev>> {
         top(self.root.children(), id).ok()
+    }
+
+    /// Figures of the pool's object store, if its data is in one.
+    pub fn growing_figures(&self) -> Option<GrowingFigures> {
+        let tops = self.root.children().iter();
+        tops.filter_map(|top| top.growing()).map(|growing| growing.figures()).next()
     }
 
     /// All leaves, in order of the config.

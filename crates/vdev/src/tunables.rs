@@ -12,6 +12,16 @@ declare_tunables! {
         "Longest look for the next request of a mount before the thread that waits for it sleeps; 0: none";
     FUSE_WATCHDOG "fuse_watchdog_ns" Now Nanoseconds 1_000_000 (100_000, 1_000_000_000),
         "Time after which another thread waits for requests if the one that does is still serving one";
+    OBJECT_BUDGET "object_budget_ms" NextOpen Milliseconds 120_000 (100, 86_400_000),
+        "How long a request to an object store is tried again before the pool is suspended";
+    OBJECT_BYTES "object_bytes" NextOpen Bytes 4_194_304 (65_536, 67_108_864),
+        "Bytes of blocks in an object of an object store, at most";
+    OBJECT_DEADLINE "object_deadline_ms" NextOpen Milliseconds 30_000 (100, 3_600_000),
+        "How long one try of a request to an object store may take; uploads have a second more for each MiB";
+    OBJECT_GRACE "object_grace" NextOpen Seconds 1200 (0, 31_536_000),
+        "How long an object is kept that nothing needs any more: longer than a request may be under way";
+    OBJECT_LIVE_PERCENT "object_live_percent" NextOpen Percent 50 (1, 100),
+        "An object of which less is allocated is written anew without the rest";
     ANSWER "vdev_answer_ms" Now Milliseconds 180_000 (100, 3_600_000),
         "How long a device may take to be opened and to show its labels; then commands go on without it";
     SIMULATED_BANDWIDTH "vdev_simulated_bandwidth" NextOpen Bytes 0 (0, 1 << 40),

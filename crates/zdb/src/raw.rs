@@ -18,12 +18,10 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::compress::{self, Compression};
+use cenote_format::encode::blkptr::gang_pointers;
 use cenote_format::{ByteOrder, Bytes, LABEL_START, MAX_BLOCK, SECTOR};
 use cenote_vdev::{ReadReq, Vdev};
 use std::sync::Arc;
-
-/// Block pointers in a gang header.
-const GANG_POINTERS: usize = 3;
 
 /// A specifier taken apart: `vdev:offset:lsize[/psize][:flags]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -314,7 +312,8 @@ impl Zdb<'_> {
             return self.show_pointers(&block, 0, count, order);
         }
         if flags.gang {
-            return self.show_pointers(&block, 0, GANG_POINTERS, order);
+            let size = (spec.lsize as usize).min(block.len());
+            return self.show_pointers(&block, 0, gang_pointers(size), order);
         }
         let columns = match flags.swap {
             true => " 7 6 5 4 3 2 1 0   f e d c b a 9 8",

@@ -58,12 +58,14 @@ pub struct Visibility {
     pub xattr: bool,
     /// `acltype` is `posix`: POSIX ACLs are there.
     pub posix_acl: bool,
+    /// `acltype` is `nfsv4`: NFSv4 ACLs are shown, and can be set.
+    pub nfs4_acl: bool,
 }
 
 impl Default for Visibility {
-    /// Everything that is stored.
+    /// Everything that is stored as an extended attribute.
     fn default() -> Visibility {
-        Visibility { xattr: true, posix_acl: true }
+        Visibility { xattr: true, posix_acl: true, nfs4_acl: false }
     }
 }
 

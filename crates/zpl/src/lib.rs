@@ -33,6 +33,7 @@ mod error;
 mod file;
 mod fs;
 mod fuid;
+mod nfs4;
 mod path;
 mod quota;
 mod sa;
@@ -56,7 +57,7 @@ pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner, Removed, RenameFlags,
-    Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor, flags, format,
-    format_volume, replay, upgrade,
+    AclInherit, AclMode, Allocate, Atime, CreateProps, DirectIo, InUse, NewNode, NodeKind, Owner,
+    Removed, RenameFlags, Replayed, Rewrite, SetAttr, SetTime, SetXattr, Settings, Supervisor,
+    flags, format, format_volume, replay, upgrade,
 };

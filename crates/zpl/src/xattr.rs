@@ -12,7 +12,7 @@
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFMT, S_IFREG, Znode};
-use crate::{Error, Result, acl};
+use crate::{Error, Result, acl, nfs4};
 use cenote_format::sa::decode_xattrs;
 use std::collections::HashSet;
 
@@ -50,6 +50,9 @@ impl FileSystem {
     pub fn listxattr(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
         let z = self.attributes(ino)?;
         let mut names = Names::default();
+        if self.visibility().nfs4_acl && nfs4::says_more(&z)? {
+            names.push(Some(nfs4::NAME.to_vec()));
+        }
         self.packed_xattrs(&z, |name, _| names.push(self.shown_name(name)))?;
         if let Some(dir) = self.xattr_dir(&z)? {
             let mut cookie = 0;
@@ -90,6 +93,12 @@ impl FileSystem {
             }
             let value = self.stored_xattr(&self.attributes(ino)?, name)?;
             return value.map_or(Ok(None), |v| acl::check(ino, v));
+        }
+        if name == nfs4::NAME {
+            return match visible.nfs4_acl {
+                true => self.nfs4_xattr(ino).map(Some),
+                false => Err(Error::Unsupported("NFSv4 ACLs are off".into())),
+            };
         }
         if !name.starts_with(b"trusted.") && !name.starts_with(b"security.") {
             return Err(Error::Unsupported(crate::error::show(name)));

@@ -21,6 +21,7 @@ fn open(pool: &Pool, dataset: &Value) -> Arc<FileSystem> {
     let visibility = Visibility {
         xattr: property(dataset, "xattr").as_deref() != Some("off"),
         posix_acl: property(dataset, "acltype").is_some_and(|v| v.starts_with("posix")),
+        nfs4_acl: false,
     };
     FileSystem::open_with(pool.dsl().open_objset(&found).unwrap(), visibility).unwrap()
 }

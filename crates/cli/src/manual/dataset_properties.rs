@@ -4,9 +4,9 @@
 /// Properties that can be set.
 #[rustfmt::skip] // A table: one row per line.
 pub const SETTINGS: &[(&str, &str)] = &[
-    ("aclinherit", "Which entries of an NFSv4 ACL new files take over from their directory. It is kept, and has no effect here."),
-    ("aclmode", "What chmod does to an NFSv4 ACL. It is kept, and has no effect here."),
-    ("acltype", "Which access control lists files have: none, those of POSIX, or those of NFSv4, which are kept and have no effect here."),
+    ("aclinherit", "Which entries of an NFSv4 ACL new files take over from their directory: none, those that deny, all but the permissions to change the ACL and the owner, or all as they are; with passthrough the mode follows them. With passthrough-x files can be executed only if their creator asked for that."),
+    ("aclmode", "What chmod does to an NFSv4 ACL: the mode takes its place, entries for users and groups stay with no more than the group has, or as they are, or it is refused."),
+    ("acltype", "Which access control lists files have: none, those of POSIX, or those of NFSv4. These are shown and set as the extended attribute system.nfs4_acl_xdr; what is allowed goes by the mode that they come to."),
     ("atime", "Whether reading a file changes its time of access."),
     ("canmount", "Whether the file system is mounted: on, off, or noauto: only when its name is given."),
     ("casesensitivity", "Whether names that differ in upper and lower case only are different. Set at creation."),

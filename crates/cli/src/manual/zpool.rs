@@ -42,6 +42,11 @@ pub const PAGES: &[Page] = &[
                vdev of the devices that follow, and so does draid[PARITY][:DATAd][:CHILDRENc][:SPARESs] (draid2:4d:11c:1s: groups \
                of four data disks with two of parity, over eleven devices with room for one distributed spare); log, cache, spare, \
                special and dedup begin devices of another use. Cache devices are kept, and not used.\n\n\
+               The data of a pool can be in an object store instead: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
+               file:///DIRECTORY is then its one vdev without another use. Options follow a question mark, with & between: \
+               endpoint=URL, region=REGION and style=path or style=virtual for s3, endpoint=URL for gs, account=NAME and endpoint=URL for az. \
+               Credentials are never in the name: they are those of the daemon (its environment, a profile, the role of the host). OpenZFS \
+               cannot import such a pool.\n\n\
                A device that holds something already is refused without -f.",
         operands: "<new> <vdev> ...",
         options: &[
@@ -57,13 +62,14 @@ pub const PAGES: &[Page] = &[
         examples: &[
             ("zpool create tank mirror /dev/sda /dev/sdb", "A pool of one mirror."),
             ("zpool create -O compression=zstd -m none usb ./usb.img", "A pool in a file, compressed, whose root is not mounted."),
+            ("zpool create tank 's3://backups/tank?region=eu-central-1'", "A pool in a bucket."),
         ],
     },
     Page {
         command: "destroy",
         about: "destroy a pool",
         text: "Unmounts the file systems of a pool and marks its devices as free. Until these are used again, zpool import -D \
-               can bring the pool back.",
+               can bring the pool back. What it has in an object store is deleted, and does not come back.",
         operands: "<pool>",
         options: &[flag("-f", "Unmount file systems although they are in use")],
         examples: &[("zpool destroy tank", "Destroy the pool tank.")],
@@ -152,6 +158,7 @@ pub const PAGES: &[Page] = &[
             flag("-l", "Show latencies: of the device, in queues, of scrubs and trims"),
             LINKS,
             flag("-n", "Print one header at the start only"),
+            flag("--objects", "Show requests to object stores by kind, the bytes that they sent and received, and the bytes that are stored and live there"),
             EXACT, PATHS,
             flag("-q", "Show requests that wait in queues and that devices work on"),
             flag("-r", "Show histograms of the sizes of requests"),
@@ -318,7 +325,7 @@ pub const PAGES: &[Page] = &[
             flag("-a", "Import all pools that are found"),
             takes("-c", "<file>", "Search where this cache file says"),
             flag("-D", "Destroyed pools only"),
-            takes("-d", "<path>", "Search in this directory, or look at this device. It can be given again"),
+            takes("-d", "<path>", "Search in this directory, or look at this device or place in an object store (s3://BUCKET/PREFIX). It can be given again"),
             flag("-f", "Import although the pool seems to be in use by another system"),
             flag("-F", "If the newest state cannot be opened, go back to an earlier one. The last seconds are lost"),
             flag("-l", "Load the keys of encrypted datasets before file systems are mounted"),

@@ -15,7 +15,8 @@
 //! {"version": 1, "pools": [{"pool": NAME,
 //!   "totals": {figures since the import},
 //!   "txgs": [{figures of a group, "pass_figures": [{figures of a pass}]}],
-//!   "latencies": {NAME: {"count": N, "total_ns": N, "buckets": [{"upto_ns": N, "count": N}]}}}]}
+//!   "latencies": {NAME: {"count": N, "total_ns": N, "buckets": [{"upto_ns": N, "count": N}]}},
+//!   "store": {figures of the pool's object store, if its data is in one}}]}
 //! ```
 //!
 //! The last bucket of a histogram has in it whatever took longer, and `upto_ns` is null there.
@@ -25,6 +26,7 @@ use crate::table::{Column, Table};
 use cenote_engine::figures::{Figure, Kind, LATENCIES, LatencyFigure, PassFigures, TxgFigures};
 use cenote_engine::tunables::Unit;
 use cenote_vdev::stats::{LATENCY_BUCKETS, LatencyFigures};
+use cenote_vdev::{GROWING_FIGURES, GrowingFigure};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -48,6 +50,8 @@ struct PoolDocument {
     totals: Figures,
     txgs: Vec<GroupDocument>,
     latencies: BTreeMap<&'static str, HistogramDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<Figures>,
 }
 
 #[derive(Serialize)]
@@ -90,6 +94,16 @@ fn prometheus_name(figure: &Figure) -> String {
     format!("cenote_sync_{}{unit}{total}", figure.name)
 }
 
+/// The name of a figure of an object store for Prometheus.
+fn object_name(figure: &GrowingFigure) -> String {
+    format!("cenote_store_{}{}", figure.name, if figure.is_counter { "_total" } else { "" })
+}
+
+/// Figures of the pool's object store, if its data is in one, by [`GROWING_FIGURES`].
+fn objects(r: &Report) -> Option<[u64; GROWING_FIGURES.len()]> {
+    Some(r.engine.pool().store().vdevs().growing_figures()?.values())
+}
+
 fn named(figures: Vec<(&'static Figure, u64)>) -> Figures {
     figures.into_iter().map(|(figure, value)| (json_name(figure), value.into())).collect()
 }
@@ -120,6 +134,10 @@ fn pool(r: &Report) -> PoolDocument {
         totals: named(r.engine.totals()),
         txgs: r.groups.iter().map(group).collect(),
         latencies: LATENCIES.iter().map(latency).collect(),
+        store: objects(r).map(|values| {
+            let names = GROWING_FIGURES.iter().map(|figure| figure.name.to_string());
+            names.zip(values.map(Value::from)).collect()
+        }),
     }
 }
 
@@ -167,6 +185,16 @@ pub fn prometheus(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
             }
         }
     }
+    let stores: Vec<_> =
+        reports.iter().filter_map(|r| Some((label(&r.pool), objects(r)?))).collect();
+    for (at, figure) in GROWING_FIGURES.iter().enumerate().filter(|_| !stores.is_empty()) {
+        let (name, kind) =
+            (object_name(figure), if figure.is_counter { "counter" } else { "gauge" });
+        about(&name, kind, figure.about, out)?;
+        for (pool, values) in &stores {
+            writeln!(out, "{name}{{pool=\"{pool}\"}} {}", values[at])?;
+        }
+    }
     for latency in LATENCIES {
         let name = format!("cenote_{}_seconds", latency.name);
         about(&name, "histogram", latency.description, out)?;
@@ -206,6 +234,9 @@ pub fn fields(scripted: bool, out: &mut dyn Write) -> io::Result<()> {
         let prometheus = format!("cenote_{}_seconds", latency.name);
         let (json, about) = (latency.name.to_string(), latency.description.to_string());
         rows.push(["latency".into(), json, prometheus, about]);
+    }
+    for figure in &GROWING_FIGURES {
+        rows.push(["store".into(), figure.name.into(), object_name(figure), figure.about.into()]);
     }
     let mut columns: Vec<Column> =
         ["OF", "JSON", "PROMETHEUS", "DESCRIPTION"].map(Column::text).into();

@@ -1,7 +1,7 @@
 //! `zpool destroy`.
 //!
 //! A pool that was imported read-only is let go of, and nothing on its devices is changed, as OpenZFS
-//! does: it can be imported again.
+//! does: it can be imported again. What a pool has in an object store is deleted: there it would go on being paid for.
 
 use crate::cachefile;
 use crate::context::Context;
@@ -45,6 +45,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     imported.record(ctx);
     if let Err(message) = imported.close(End::Destroyed) {
         return fail(message);
+    }
+    if let Err(message) = imported.erase() {
+        ctx.complain(message);
     }
     pools.remove(name);
     cachefile::forget(&pools, &imported);

@@ -34,7 +34,7 @@ use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
 use cenote_pool::{Candidate, ImportError, ImportOptions, Pool, Rewind, discover, events};
-use cenote_vdev::object::{is_object, may_open};
+use cenote_vdev::object::{is_object, spelled};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -109,9 +109,10 @@ impl Request {
                 _ => {}
             }
         }
-        for path in r.paths.iter().map(Path::new).filter(|path| is_object(path)) {
-            let cannot = |e| Stop::Fail(format!("cannot open '{}': {e}", path.display()));
-            may_open().map_err(cannot)?;
+        for path in r.paths.iter_mut().filter(|path| is_object(Path::new(path))) {
+            // A name that cannot be one may have credentials: it is not repeated.
+            let cannot = |e| Stop::Fail(format!("cannot search for pools: {e}"));
+            *path = spelled(Path::new(path)).map_err(cannot)?.into();
         }
         for (given, letter) in [(!r.paths.is_empty(), 'd'), (scan, 's')] {
             if given && r.from_cachefile.is_some() {

@@ -10,7 +10,7 @@ use crate::colour::{self, Colour, PLAIN, Text};
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::options::{Spec, parse};
+use crate::options::{Spec, parse_with_long};
 use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::scripts::{self, Columns, Scripts};
@@ -19,7 +19,7 @@ use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
 use cenote_vdev::stats::LatencyHistogram;
-use cenote_vdev::{Priority, QueueFigures, Vdev};
+use cenote_vdev::{GrowingFigures, Priority, QueueFigures, Vdev};
 use choice::{Choice, take_schedule};
 use histogram::{Counted, Histogram};
 use std::collections::HashMap;
@@ -29,6 +29,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SPEC: Spec = Spec { short: "c:gHhlLnpPqrT:vwy", refused: "", refused_long: &[] };
+/// Reported as what no short option is; of cenote's own.
+const OBJECTS: char = '+';
+const LONG: [(&str, char); 1] = [("objects", OBJECTS)];
 
 /// A group of columns: titles over several columns each, and the columns.
 struct Group {
@@ -74,6 +77,12 @@ const QUEUES: Group = Group {
     ],
     exact_width: 10,
 };
+/// Requests to an object store.
+const STORE: Group = Group {
+    top: &[("requests", 4), ("bytes", 2), ("space", 2)],
+    bottom: &["put", "get", "list", "del", "put", "get", "store", "live"],
+    exact_width: 15,
+};
 /// The classes of [`QUEUES`], each with two columns.
 const CLASSES: [Priority; 7] = [
     Priority::SyncRead,
@@ -98,6 +107,8 @@ struct Show {
     skip_first: bool,
     latency: bool,
     queues: bool,
+    /// What is asked of object stores.
+    objects: bool,
     groups: Vec<&'static Group>,
     style: NameStyle,
     scripts: Option<Scripts>,
@@ -111,11 +122,12 @@ struct Sample {
     when: Instant,
     io: (u64, u64, u64, u64),
     counted: Counted,
+    objects: Option<GrowingFigures>,
 }
 
 /// What the arguments ask for, and when.
 fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop> {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, &LONG)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
     if letters.contains('h') {
         return usage("");
@@ -127,6 +139,9 @@ fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop>
     let has = |letter| letters.contains(letter);
     if (has('r') || has('w')) && (has('c') || has('l') || has('q')) {
         return usage("[-r|-w] isn't allowed with [-c|-l|-q]");
+    }
+    if has(OBJECTS) && (has('r') || has('w')) {
+        return usage("[-r|-w] isn't allowed with --objects");
     }
     if has('r') && has('w') {
         return usage("Only one of [-r|-w] can be passed at a time");
@@ -146,13 +161,16 @@ fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop>
         histogram,
         headers_once: has('n') || ctx.caller.terminal.height.is_none() || !ctx.caller.terminal.out,
         skip_first: has('y'),
-        groups: match (histogram, has('l'), has('q')) {
-            (Some(histogram), ..) => vec![histogram.group()],
-            (_, true, true) => vec![&BASIC, &LATENCY, &QUEUES],
-            (_, true, _) => vec![&BASIC, &LATENCY],
-            (_, _, true) => vec![&BASIC, &QUEUES],
-            _ => vec![&BASIC],
+        groups: match histogram {
+            Some(histogram) => vec![histogram.group()],
+            None => {
+                [(true, &BASIC), (has('l'), &LATENCY), (has('q'), &QUEUES), (has(OBJECTS), &STORE)]
+                    .into_iter()
+                    .filter_map(|(shown, group)| shown.then_some(group))
+                    .collect()
+            }
         },
+        objects: has(OBJECTS),
         latency: has('l'),
         queues: has('q'),
         style: style(&letters, ctx),
@@ -368,7 +386,12 @@ impl Report<'_> {
         skip: bool,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let now = Sample { when: Instant::now(), io: vdev.io_stats(), counted: Counted::of(vdev) };
+        let (pool, own) = (imported.pool(), vdev.growing().map(|growing| growing.figures()));
+        let vdevs = pool.store().vdevs();
+        let is_root = vdev.guid() == vdevs.root().guid();
+        let objects = own.or_else(|| vdevs.growing_figures().filter(|_| is_root));
+        let (io, counted) = (vdev.io_stats(), Counted::of(vdev));
+        let now = Sample { when: Instant::now(), io, counted, objects };
         let old = self.before.insert((imported.guid(), vdev.guid()), now.clone());
         if skip {
             return Ok(());
@@ -382,6 +405,7 @@ impl Report<'_> {
             return self.histogram(histogram, name, &counted, scale, ctx);
         }
         let rate = |new: u64, old: u64| (new.saturating_sub(old) as f64 * scale) as u64;
+        let stored = old.as_ref().and_then(|o| o.objects).unwrap_or_default();
         let was = old.map_or((0, 0, 0, 0), |o| o.io);
         let mut cells = vec![
             space.map_or_else(|| self.nothing(), |(alloc, _)| self.number(alloc)),
@@ -408,6 +432,23 @@ impl Report<'_> {
                 cells.extend([pending[class], active[class]].map(|n| self.number(n)));
                 widths.extend([self.width(&QUEUES); 2]);
             }
+        }
+        if self.show.objects {
+            widths.extend([self.width(&STORE); STORE.bottom.len()]);
+            cells.extend(match now.objects {
+                None => [(); STORE.bottom.len()].map(|()| self.nothing()),
+                Some(is) => [
+                    rate(is.requests[0], stored.requests[0]),
+                    rate(is.requests[1], stored.requests[1]),
+                    rate(is.requests[2], stored.requests[2]),
+                    rate(is.requests[3], stored.requests[3]),
+                    rate(is.bytes[0], stored.bytes[0]),
+                    rate(is.bytes[1], stored.bytes[1]),
+                    is.stored,
+                    is.live,
+                ]
+                .map(|n| self.number(n)),
+            });
         }
         self.line(name, depth, (&cells, &widths), &self.columns.of(vdev.guid()), ctx)
     }

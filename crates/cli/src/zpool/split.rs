@@ -18,7 +18,7 @@ use cenote_format::nvlist::NvList;
 use cenote_pool::config::{self, children, number};
 use cenote_pool::{Candidate, ImportOptions, discover};
 use cenote_vdev::deadline::{ask, is_silent};
-use cenote_vdev::object::{is_object, may_open};
+use cenote_vdev::object::is_object;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -195,10 +195,10 @@ fn devices_exist(request: &Request, ctx: &Context) -> Result<(), Stop> {
             continue;
         }
         let path = Path::new(name);
-        if is_object(path)
-            && let Err(e) = may_open()
-        {
-            return builds(format!("cannot open '{name}': {e}"));
+        if is_object(path) {
+            return builds(format!(
+                "cannot open '{name}': a new pool cannot be split off into an object store"
+            ));
         }
         let place = match path.is_absolute() {
             true => ctx.path(name),

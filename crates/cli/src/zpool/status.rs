@@ -236,7 +236,8 @@ fn print(
     let expansion = s.expansion.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
     let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));
-    let others = [removal, expansion, checkpoint, replay].into_iter().flatten();
+    let objects = objects(&imported.pool(), show);
+    let others = [removal, expansion, checkpoint, replay, objects].into_iter().flatten();
     for lines in scan.into_iter().chain(rebuilds).chain(others) {
         text.titled(&format!("{lines}\n"));
     }
@@ -255,6 +256,27 @@ fn told(s: &PoolStatus) -> &[RebuildStatus] {
     let resilver = s.scan.as_ref().filter(|scan| scan.kind == ScanKind::Resilver);
     let running = resilver.is_some_and(ScanStatus::is_resilvering);
     RebuildStatus::told(&s.rebuilds, running, resilver.map_or(0, |resilver| resilver.end))
+}
+
+/// What the pool has in its object store, and how much of that is of use.
+fn objects(pool: &Pool, show: &Show) -> Option<String> {
+    let figures = pool.store().vdevs().growing_figures()?;
+    let number = |n: u64| if show.literal { n.to_string() } else { nicenum(n) };
+    let bytes = |n: u64| if show.literal { n.to_string() } else { nicebytes(n) };
+    let percent = match figures.stored {
+        0 => 100,
+        stored => u128::from(figures.live) * 100 / u128::from(stored),
+    };
+    let mut text = format!(
+        "objects: {} with {} stored, {} of it live ({percent}%)",
+        number(figures.objects),
+        bytes(figures.stored),
+        bytes(figures.live)
+    );
+    if figures.garbage > 0 {
+        text += &format!("\n\t{} more wait to be deleted", number(figures.garbage));
+    }
+    Some(text)
 }
 
 /// The deduplication tables (`print_dedup_stats`).

@@ -152,6 +152,9 @@ impl Contents for Files {
                 if imported.engine().is_some() {
                     files.extend::<Vec<_>>(all(&["iostats", "txgs"], Entry::File));
                 }
+                if imported.pool().store().vdevs().growing_figures().is_some() {
+                    files.push(("objects".to_string(), Entry::File));
+                }
                 let datasets = imported.mounts.figures();
                 files.extend(datasets.iter().map(|(id, _)| (objset_file(*id), Entry::File)));
                 Some(files)
@@ -199,6 +202,7 @@ impl Contents for Files {
                     "io" => Some(kstat::io(&imported.pool())),
                     "iostats" => Some(kstat::iostats(imported.engine()?)),
                     "reads" => Some(kstat::reads()),
+                    "objects" => kstat::objects(&imported.pool()),
                     name => {
                         let datasets = imported.mounts.figures();
                         let of = |(id, _): &&(u64, _)| objset_file(*id) == name;

@@ -7,6 +7,7 @@ use crate::dnode::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::invariant::broken;
 use cenote_store::write::Payload;
 use std::sync::Arc;
 
@@ -68,7 +69,13 @@ pub(super) struct Log {
 impl Log {
     /// What the innermost change did.
     pub(super) fn of_change(&self) -> &[Event] {
-        self.events.get(self.start..).unwrap_or_default()
+        let (start, all) = (self.start, self.events.len());
+        self.events.get(start..).unwrap_or_else(|| {
+            let (object, change) = (self.object, self.change);
+            broken(format_args!(
+                "object {object}: change {change} begins at event {start} of {all}"
+            ))
+        })
     }
 }
 

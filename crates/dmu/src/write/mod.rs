@@ -383,6 +383,12 @@ impl OpenObjectSet {
         Ok(Self::around(Unwritten::new(store, id, kind)?))
     }
 
+    /// The same, of a pool in which nothing of owners is counted if `small`: its root block is as long as that needs.
+    pub fn with_small_root(mut self, small: bool) -> OpenObjectSet {
+        self.unwritten.small_root = small;
+        self
+    }
+
     /// The same, of an encrypted data set, if there is a `key`.
     pub fn protected_by(mut self, key: Option<Arc<LoadedKey>>) -> OpenObjectSet {
         self.unwritten.protection = Protection::of(key);

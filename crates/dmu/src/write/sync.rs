@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 /// Bytes of a root block (`OBJSET_PHYS_SIZE_V3`).
 const ROOT_SIZE: usize = 4096;
+/// Bytes of one that has no room for what owners use (`OBJSET_PHYS_SIZE_V1`).
+pub(super) const SMALL_ROOT: usize = 1024;
 
 /// An object set that is being written: all that was changed of it, once. Nothing is allocated or freed in it.
 pub struct SyncingSet {
@@ -322,12 +324,14 @@ impl SyncingSet {
 
     /// Writes the root block and goes on from it (`dmu_objset_write_ready`).
     fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
-        let Unwritten { base, root, protection, .. } = &self.unwritten;
+        let Unwritten { base, root, protection, small_root, .. } = &self.unwritten;
+        let counts = root.phys.user_used.is_some() || root.phys.group_used.is_some();
+        let size = if *small_root && !counts { SMALL_ROOT } else { ROOT_SIZE };
         let pointers = &root.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
         let mut data = match protection {
             Protection::LogOnly(block) => with_log(block, &root.phys.zil)?,
-            _ => root.phys.encode(ROOT_SIZE)?,
+            _ => root.phys.encode(size)?,
         };
         if let Some(root) = protection.received() {
             put_portable_mac(&root.portable_mac, &mut data).map_err(|_| too_short())?;

@@ -5,6 +5,7 @@
 //! failed stays so.
 
 use super::object::{OpenObject, Place};
+use super::sync::SMALL_ROOT;
 use super::{Below, Doomed, MAX_INDIRECT_SHIFT, MAX_POINTERS, Objects, RawRoot, take_in};
 use super::{Quiesced, Result, Uses, WriteError, levels, slots};
 use crate::ObjectSet;
@@ -121,6 +122,8 @@ pub(super) struct Unwritten {
     pub(super) least: u64,
     /// See [`Synced::uses`](super::Synced::uses).
     pub(super) uses: Uses,
+    /// Its root block has no room for what owners use, as in pools before version 15: it stays so until that is counted.
+    pub(super) small_root: bool,
     /// It is of no use any more.
     pub(super) failed: bool,
 }
@@ -130,6 +133,7 @@ impl Unwritten {
     pub(super) fn of(base: Arc<ObjectSet>, protection: Protection) -> Unwritten {
         Unwritten {
             root: Root { phys: base.phys().clone(), changed: false },
+            small_root: base.root_bp().lsize() == SMALL_ROOT as u64 && !base.root_bp().is_hole(),
             base,
             protection,
             objects: Objects::new(),
@@ -189,6 +193,7 @@ impl Unwritten {
             least: self.least,
             uses: std::mem::take(&mut self.uses),
             failed: self.failed,
+            small_root: self.small_root,
         }
     }
 

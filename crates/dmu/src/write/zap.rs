@@ -584,7 +584,8 @@ impl<'o> Fat<'o> {
         if self.header.table.blocks == 0 {
             let target = self.header.leave_embedded()?;
             let header = block(self.object, self.place, 0)?;
-            let pointers = header.bytes().get(half..).unwrap_or_default().to_vec();
+            let short = || DecodeError::invalid("ZAP", "its header is smaller than it says");
+            let pointers = header.bytes().get(half..).ok_or_else(short)?.to_vec();
             // What is in the header's second half means nothing from now on.
             return Ok(double_pointers(&pointers, self.block_mut(target)?)?);
         }

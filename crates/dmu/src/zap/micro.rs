@@ -7,6 +7,7 @@ use super::{Wanted, ZapEntry};
 use crate::{Object, Result};
 use cenote_format::abd::Abd;
 use cenote_format::encode::zap::micro::MicroIndex;
+use cenote_format::invariant::broken;
 use cenote_format::zap::hash::hash_name;
 use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::normalize;
@@ -69,7 +70,10 @@ impl MicroZap {
 
     fn name(&self, entry: &Entry) -> &[u8] {
         let at = entry.name_at as usize;
-        self.names.get(at..at.saturating_add(entry.name_len as usize)).unwrap_or_default()
+        let end = at + entry.name_len as usize;
+        self.names.get(at..end).unwrap_or_else(|| {
+            broken(format_args!("a name at {at}-{end} of {} bytes of names", self.names.len()))
+        })
     }
 
     fn show(&self, entry: &Entry) -> ZapEntry {

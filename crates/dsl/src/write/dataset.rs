@@ -177,10 +177,13 @@ fn start_from(
     ds.deadlist = deadlist::clone(tx, head.deadlist, ds.prev_snap_txg, origin)?;
     let more = from.num_children.checked_add(1);
     from.num_children = more.ok_or_else(|| corrupt(origin, "more clones than can be"))?;
-    if from.next_clones == 0 {
-        from.next_clones = tx.plain_zap(DmuType::NEXT_CLONES)?;
+    // There are lists of clones since there is `$ORIGIN`; an upgrade to there makes all of them.
+    if super::dir::empty_snapshot(tx)?.is_some() {
+        if from.next_clones == 0 {
+            from.next_clones = tx.plain_zap(DmuType::NEXT_CLONES)?;
+        }
+        tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
     }
-    tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
     tx.set_dataset(origin, &from)?;
     // Directories list clones since the version that deadlists have keys in.
     if !bpobj::have_sub_lists(tx)? {

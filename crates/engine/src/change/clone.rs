@@ -69,7 +69,7 @@ impl Changes {
             let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
                 return Ok(Ok(Err(ChangeError::NoParent)));
             };
-            if needs_upgrade(tx, &plan.stored)? {
+            if needs_upgrade(tx, context.config.version, &plan.stored)? {
                 return Ok(Ok(Err(ChangeError::NeedsUpgrade)));
             }
             let stored: Vec<(&str, NewValue)> =

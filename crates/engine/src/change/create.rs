@@ -457,7 +457,8 @@ fn create(
         Format::Volume { block_size, .. } => Some(Setting::number("volblocksize", block_size)),
         Format::Filesystem { .. } => None,
     };
-    if needs_upgrade(tx, plan.stored.iter().chain(&block_size))? {
+    let version = context.config.version;
+    if needs_upgrade(tx, version, plan.stored.iter().chain(&block_size))? {
         return Ok(Err(ChangeError::NeedsUpgrade));
     }
     let stored: Vec<(&str, NewValue)> =
@@ -502,13 +503,18 @@ fn create(
     Ok(Ok(made.dir_obj))
 }
 
-/// Whether a value needs a feature that is not enabled.
+/// Whether a value needs a feature that is not enabled, or a later version than the pool has.
 pub(super) fn needs_upgrade<'a>(
     tx: &mut Tx<'_>,
+    version: u64,
     settings: impl IntoIterator<Item = &'a Setting>,
 ) -> std::result::Result<bool, DslWriteError> {
-    for guid in settings.into_iter().filter_map(props::feature_for) {
-        if !features::is_enabled(tx, guid)? {
+    for setting in settings {
+        let lacks = match props::feature_for(setting) {
+            Some(guid) => !features::is_enabled(tx, guid)?,
+            None => props::version_for(setting) > version,
+        };
+        if lacks {
             return Ok(true);
         }
     }

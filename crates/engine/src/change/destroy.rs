@@ -19,6 +19,7 @@ use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::nvlist::NvValue;
 use cenote_format::{ByteOrder, Bytes};
+use cenote_pool::version;
 use std::collections::HashSet;
 
 /// Most datasets that are found to depend on one.
@@ -149,6 +150,9 @@ impl Changes {
     ) -> std::result::Result<(), Vec<Refused>> {
         if names.is_empty() {
             return Ok(());
+        }
+        if defer && self.engine.pool().version() < version::HOLDS {
+            return Err(vec![(String::new(), ChangeError::PoolTooOld)]);
         }
         let mut request = Request::of_snapshots("destroy_snaps", names);
         if defer {

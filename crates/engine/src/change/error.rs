@@ -68,6 +68,9 @@ pub enum ChangeError {
     /// A value needs a feature that is not enabled.
     #[error("pool and or dataset must be upgraded to set this property or value")]
     NeedsUpgrade,
+    /// The pool's version does not have it.
+    #[error("pool must be upgraded to support this operation")]
+    PoolTooOld,
     /// Two datasets or pools are involved where one should be.
     #[error("{0}")]
     Crosses(&'static str),

@@ -18,6 +18,7 @@ use cenote_dsl::write::bookmarks::{self, Made, Source};
 use cenote_dsl::write::holds::{self, Released};
 use cenote_dsl::write::{DslWriteError, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::version;
 
 /// Why a hold was not set or released: of a snapshot, or of all.
 pub type NotHeld = (Option<String>, ChangeError);
@@ -38,6 +39,9 @@ impl Changes {
         let permit = self.permit(&Operation::Hold { names }).map_err(|e| (None, e))?;
         let (names, tag) = (names.to_vec(), tag.to_string());
         let done = self.request(permit, (SpaceCheck::Reserved, 1), request, move |context| {
+            if context.config.version < version::HOLDS {
+                return Ok(Ok(Err((String::new(), ChangeError::PoolTooOld))));
+            }
             let tx = &mut context.tx;
             for name in names {
                 let held = find_snapshot(tx, &name)

@@ -4,7 +4,6 @@
 use super::props::find;
 
 const NO_DEVICES: &str = "volumes are not served as block devices";
-const NO_LISTS: &str = "NFSv4 access control lists do not go by it";
 const NO_CACHE: &str = "cache devices are not used";
 
 /// Why a property of a dataset has no effect with this value; `None`: it has one, or asks for what is so anyway.
@@ -19,9 +18,6 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("volthreading", "off") => Some(NO_DEVICES),
         ("vscan", "on") => Some("files are not scanned for viruses"),
         ("nbmand", "on") => Some("there are no mandatory locks"),
-        ("acltype", "nfsv4") => Some("files have no NFSv4 access control lists"),
-        ("aclmode", "groupmask" | "passthrough" | "restricted") => Some(NO_LISTS),
-        ("aclinherit", "discard" | "noallow" | "passthrough" | "passthrough-x") => Some(NO_LISTS),
         _ => None,
     }
 }
@@ -45,6 +41,8 @@ mod tests {
         }
         assert_eq!(without_effect("sharenfs", "rw"), Some("nothing is shared by NFS"));
         assert_eq!(without_effect("acltype", "posix"), None);
+        assert_eq!(without_effect("acltype", "nfsv4"), None);
+        assert_eq!(without_effect("aclmode", "passthrough"), None);
         assert_eq!(without_effect("volmode", "none"), None);
         assert_eq!(without_effect("org.example:x", "y"), None);
     }

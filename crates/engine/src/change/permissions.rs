@@ -4,10 +4,11 @@
 //! and `snapshot_limit`.
 
 use super::policy::Operation;
-use super::{Changes, Result, find_head, props, record};
+use super::{ChangeError, Changes, Result, find_head, props, record};
 use crate::SpaceCheck;
 use cenote_dsl::permissions::Who;
 use cenote_dsl::write::permissions::{self, Entry};
+use cenote_pool::version;
 use nix::unistd::{Uid, User};
 
 /// A user, with the groups that the system says.
@@ -55,6 +56,9 @@ impl Changes {
             (true, [name]) => self.permit(&Operation::Allow { name, entries }),
             _ => self.permit(&Operation::Unallow { names, entries }),
         }?;
+        if self.engine.pool().version() < version::PERMISSIONS {
+            return Err(ChangeError::PoolTooOld);
+        }
         let (names, entries) = (names.to_vec(), entries.to_vec());
         let blocks = names.len().saturating_mul(entries.len()) as u64;
         self.task_beside_logs(permit, (SpaceCheck::Reserved, blocks), move |context| {

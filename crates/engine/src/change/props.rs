@@ -354,6 +354,23 @@ pub fn feature_for(setting: &Setting) -> Option<&'static str> {
     }
 }
 
+/// The version that a pool needs for a value (`zfs_check_settable`).
+pub fn version_for(setting: &Setting) -> u64 {
+    const COMPRESSION_KINDS: u64 = 0x7f;
+    match (setting.name.as_str(), setting.as_number()) {
+        ("compression", Some(n)) => match n & COMPRESSION_KINDS {
+            5..=13 => 5,
+            14 => 20,
+            _ => 1,
+        },
+        ("refquota" | "refreservation", Some(1..)) => 9,
+        ("aclinherit", Some(5)) => 14,
+        // `off` is 2.
+        ("dedup", Some(n)) if n != 2 => 21,
+        _ => 1,
+    }
+}
+
 /// The feature that a dataset uses from when it is told to compress with it, whether it has blocks
 /// or not.
 pub(super) const ZSTD: &str = "org.freebsd:zstd_compress";

@@ -20,10 +20,6 @@ const INDIRECT: u64 = 128 << 10;
 const OWN_TREE: u64 = 7;
 const SECTOR: u64 = 512;
 
-fn tops(config: &NvList) -> &[NvList] {
-    config.list("vdev_tree").map(config::children).unwrap_or_default()
-}
-
 /// Bytes that a block of `size` bytes takes on a RAID-Z vdev.
 fn on_raidz(disks: u64, parity: u64, ashift: u64, size: u64) -> Option<u64> {
     let data = disks.checked_sub(parity).filter(|d| *d > 0)?;
@@ -57,7 +53,7 @@ fn data_bytes(config: &NvList, blocks: u64, size: u64) -> u64 {
         let scaled = u128::from(blocks) * u128::from(own) / u128::from(typical / SECTOR).max(1);
         Some(u64::try_from(scaled * u128::from(TYPICAL / SECTOR)).unwrap_or(u64::MAX))
     };
-    let most = tops(config).iter().filter_map(on_vdev).max();
+    let most = config::tops(config).iter().filter_map(on_vdev).max();
     most.filter(|m| *m > 0).unwrap_or_else(|| blocks.saturating_mul(size))
 }
 
@@ -89,7 +85,7 @@ pub fn default_block(config: &NvList) -> u64 {
             _ => 4 * sector,
         }
     };
-    let smallest = tops(config).iter().map(smallest).max().unwrap_or(SECTOR);
+    let smallest = config::tops(config).iter().map(smallest).max().unwrap_or(SECTOR);
     // The largest power of two that is no more.
     DEFAULT_BLOCK.max(1 << smallest.max(1).ilog2())
 }

@@ -4,6 +4,7 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
+use super::create::needs_upgrade;
 use super::error::Failed;
 use super::policy::{Operation, Permit};
 use super::props::{self, On, Setting, ZSTD};
@@ -16,7 +17,7 @@ use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
 use cenote_dsl::write::{DslWriteError, Tx, features};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_pool::Pool;
-use cenote_pool::version::newest_of_files;
+use cenote_pool::version::{self, newest_of_files};
 
 /// Bytes of blocks that an upgrade of a file system may change: of the master node, of a new ZAP, of its dnode.
 const UPGRADE: u64 = 3 * 16384;
@@ -348,17 +349,24 @@ pub(super) fn set_all(
     target: Target,
     settings: &[Setting],
 ) -> std::result::Result<Vec<Failed>, DslWriteError> {
+    let version = context.config.version;
     let tx = &mut context.tx;
     let mut failed = Vec::new();
-    let (accounted, stored): (Vec<Setting>, Vec<Setting>) =
-        settings.iter().cloned().partition(|s| is_accounted(&s.name));
-    for setting in &stored {
-        if let Some(guid) = props::feature_for(setting)
-            && !features::is_enabled(tx, guid)?
-        {
-            failed.push(Failed { name: setting.name.clone(), error: ChangeError::NeedsUpgrade });
-            continue;
+    let of_snapshot = matches!(target, Target::Snapshot(_));
+    let lacks = of_snapshot && version < version::SNAPSHOT_PROPERTIES;
+    let mut may = Vec::new();
+    for setting in settings {
+        match lacks || needs_upgrade(tx, version, [setting])? {
+            true => {
+                let (name, error) = (setting.name.clone(), ChangeError::NeedsUpgrade);
+                failed.push(Failed { name, error });
+            }
+            false => may.push(setting.clone()),
         }
+    }
+    let (accounted, stored): (Vec<Setting>, Vec<Setting>) =
+        may.into_iter().partition(|s| is_accounted(&s.name));
+    for setting in &stored {
         match set(tx, target, &setting.name, &setting.value) {
             Ok(()) => {}
             Err(e) if !is_refusal(&e) => return Err(e),

@@ -47,8 +47,7 @@ pub fn with_needed(
 /// # Errors
 /// [`CreateError::Refused`].
 pub(super) fn beside_removed(spec: &CreateSpec<'_>) -> Result<(), CreateError> {
-    let tops =
-        spec.pool.and_then(|p| p.list("vdev_tree")).map(config::children).unwrap_or_default();
+    let tops = spec.pool.map(config::tops).unwrap_or_default();
     let removed =
         |top: &NvList| top.str("type") == Some("indirect") || config::flag(top, "removing");
     let removed = tops.iter().any(removed);

@@ -5,7 +5,7 @@ use super::{CreateError, Layout};
 use crate::tunables;
 use cenote_pool::devices::patiently;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
-use cenote_vdev::object::{is_object, name_of};
+use cenote_vdev::object::{is_object, name_of, spelled};
 use cenote_vdev::{Device, label_owner, open_device, open_device_rw};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -103,13 +103,14 @@ const DIRECTORIES: [&str; 9] = [
 impl OpenDevices for SystemDevices {
     fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
         if is_object(name) {
-            open_device(name)?;
+            let name = spelled(name)?;
+            open_device(&name)?;
             let mut hasher = DefaultHasher::new();
-            name_of(name).hash(&mut hasher);
+            name_of(&name).hash(&mut hasher);
             let identity = (u64::MAX - 1, hasher.finish());
             let (kind, logical_shift, physical_shift) = (LeafKind::Object, 9, 9);
             let facts = Opened { kind, identity, logical_shift, physical_shift };
-            return Ok((name.to_path_buf(), facts));
+            return Ok((name, facts));
         }
         let path = if name.is_absolute() {
             name.to_path_buf()

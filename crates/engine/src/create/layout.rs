@@ -13,10 +13,12 @@ use super::{check, draid};
 use crate::space_write::plan::{plan, top_level_asize};
 use crate::tunables;
 use cenote_format::abd::Abd;
+use cenote_format::invariant::broken;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
 use cenote_pool::config_write::PoolConfig;
+use cenote_vdev::object::is_object;
 use cenote_vdev::{
     Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
 };
@@ -50,6 +52,15 @@ impl Prepared {
     /// too is not opened for writing.
     pub fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
         self.devices.get(&guid).cloned()
+    }
+
+    /// Deletes what a pool that was refused late has put into an object store: no pool is left that could be destroyed.
+    pub(crate) fn erase_objects(&self) {
+        for growing in self.devices.values().filter_map(|device| device.growing()) {
+            if let Err(why) = growing.erase() {
+                tracing::warn!("objects of a pool that was not made are left: {why}");
+            }
+        }
     }
 
     /// The transaction group that creates the vdevs is another one than was thought.
@@ -205,6 +216,11 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
 fn not_found(name: &Path, error: &io::Error) -> CreateError {
     let shown = name.display();
     CreateError::Spec(match error.kind() {
+        // A name that cannot be one may have credentials: it is not repeated.
+        io::ErrorKind::InvalidInput if is_object(name) => {
+            format!("cannot use an object store: {error}")
+        }
+        _ if is_object(name) => format!("cannot open '{shown}': {}", words(error)),
         io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
         io::ErrorKind::NotFound => format!(
             "cannot open '{shown}': no such device in /dev\n\
@@ -228,7 +244,7 @@ fn words(error: &io::Error) -> String {
 /// Opens all for writing and makes the config.
 fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateError> {
     let existing = spec.pool.and_then(|p| p.list("vdev_tree"));
-    let mut tops = existing.map(|t| config::children(t).to_vec()).unwrap_or_default();
+    let mut tops = existing.map_or_else(Vec::new, |tree| config::children(tree).to_vec());
     let mut guids: HashSet<u64> = HashSet::new();
     let pool_guid = match spec.pool {
         Some(pool) => config::number(pool, "pool_guid"),
@@ -489,7 +505,9 @@ fn best_shift(logical: u64, a: u64, b: u64) -> u64 {
 pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result<()> {
     for id in &prepared.new_tops {
         let Some(config) = pool.label(*id, 0) else { continue };
-        let tree = config.list("vdev_tree").cloned().unwrap_or_default();
+        let Some(tree) = config.list("vdev_tree").cloned() else {
+            broken(format_args!("the label of a new device of vdev {id} has no vdev"));
+        };
         let is_log = config::flag(&tree, "is_log");
         let mut result = Ok(());
         config::for_each_leaf(&tree, &mut |leaf| {

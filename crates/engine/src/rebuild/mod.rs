@@ -58,6 +58,7 @@ use crate::tunables::{
 };
 use crate::{Engine, EngineError, Shared};
 use cenote_dmu::outside::Time;
+use cenote_format::invariant::broken;
 use cenote_format::nvlist::NvList;
 use cenote_format::{invariant, less};
 use cenote_pool::config;
@@ -381,8 +382,10 @@ impl Shared {
             return Ok(Step::Held(String::new()));
         }
         let (view, tree) = (self.view(), self.disk.tree());
-        let root = view.config().list("vdev_tree").cloned().unwrap_or_default();
-        let lacking = rebuilt(&tree, &root, top);
+        let Some(root) = view.config().list("vdev_tree") else {
+            broken(format_args!("the config of a pool in use has no tree of vdevs"));
+        };
+        let lacking = rebuilt(&tree, root, top);
         if lacking.is_empty() {
             return self.give_up_rebuild(top, *phys);
         }

@@ -275,7 +275,7 @@ impl SpaceMaps {
         for v in space.vdevs.iter().filter(|v| v.kind == "indirect") {
             maps.removed.insert(v.id, Removed { asize: v.asize, top_zap: v.top_zap });
         }
-        let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();
+        let tops = config::tops(config);
         for (id, top) in (0u64..).zip(tops).filter(|(_, top)| config::flag(top, "removing")) {
             maps.begin_evacuation(Evacuation::load(mos, id, top)?);
         }
@@ -473,7 +473,7 @@ impl SpaceMaps {
 
 /// Refuses what cannot be written to.
 fn check(space: &PoolSpace, config: &NvList) -> std::result::Result<(), OpenError> {
-    let tops = config.list("vdev_tree").map(config::children).unwrap_or_default();
+    let tops = config::tops(config);
     let removing = |id: u64| {
         let top = usize::try_from(id).ok().and_then(|id| tops.get(id));
         top.is_some_and(|top| config::flag(top, "removing"))

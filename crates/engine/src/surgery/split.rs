@@ -151,7 +151,7 @@ impl Engine {
                     number(label, "guid") == side.guid() && number(label, SPLIT_GUID) == own
                 })
             };
-            let tops = found.config.list("vdev_tree").map(children).unwrap_or_default();
+            let tops = config::tops(&found.config);
             let is_whole = tops.iter().all(|top| top.str("type") != Some("missing"));
             is_whole && !tops.is_empty() && sides.iter().all(is_of)
         })
@@ -335,7 +335,7 @@ impl SyncContext<'_> {
             return Ok(());
         }
         let (txg, outside) = (self.tx.txg, &self.disk.outside);
-        let tops = before.list("vdev_tree").map(children).unwrap_or_default();
+        let tops = config::tops(&before);
         for (had, has) in tops.iter().zip(children(&self.config.vdev_tree).to_vec()) {
             let mut others = Vec::new();
             let kept = number(&has, "guid");

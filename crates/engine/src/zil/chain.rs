@@ -84,6 +84,8 @@ pub(super) struct Chain {
     bursts: VecDeque<usize>,
     /// The key that encrypts the blocks, in an encrypted dataset.
     key: Option<Arc<LoadedKey>>,
+    /// Blocks begin with their headers (`ZIO_CHECKSUM_ZILOG2`), which they end with in pools before version 23.
+    slim: bool,
 }
 
 /// The sizes that blocks may have.
@@ -103,7 +105,7 @@ fn allocate(
     disk: &Disk,
     (size, txg): (usize, u64),
     words: [u64; 4],
-    key: Option<&LoadedKey>,
+    (key, slim): (Option<&LoadedKey>, bool),
 ) -> Result<BlockPointer, ChainError> {
     let psize = size as u64;
     let (copies, gang, near) = (1, false, None);
@@ -115,7 +117,7 @@ fn allocate(
     let bp = BlockPointer::new(&BlockProps {
         kind: DmuType::INTENT_LOG,
         level: 0,
-        checksum: Checksum::Zilog2,
+        checksum: if slim { Checksum::Zilog2 } else { Checksum::Zilog },
         compression: Compression::Off,
         lsize: psize,
         psize,
@@ -244,8 +246,8 @@ impl Placed {
 
 impl Chain {
     /// One whose blocks `key` encrypts, if there is one.
-    pub fn of(key: Option<Arc<LoadedKey>>) -> Chain {
-        Chain { key, ..Chain::default() }
+    pub fn of(key: Option<Arc<LoadedKey>>, slim: bool) -> Chain {
+        Chain { key, slim, ..Chain::default() }
     }
 
     /// Whether blocks can be written to it.
@@ -290,7 +292,7 @@ impl Chain {
         }
         let chance = &disk.outside.chance;
         let words = [chance.number()?, chance.number()?, ds_obj, 1];
-        self.next = Some(allocate(disk, (SIZES[1], txg), words, self.key.as_deref())?);
+        self.next = Some(allocate(disk, (SIZES[1], txg), words, (self.key.as_deref(), self.slim))?);
         (self.starts_in, self.has_header) = (Some(txg), false);
         Ok(())
     }
@@ -335,10 +337,10 @@ impl Chain {
         invariant!(count == wanted, "{count} of {wanted} records have a place in log blocks");
         let sizes = blocks.iter().skip(1).map(|(size, _)| *size).chain([guess]);
         let mut pointers = vec![first];
-        let key = self.key.as_deref();
+        let (key, slim) = (self.key.as_deref(), self.slim);
         let placed = sizes.into_iter().try_for_each(|size| {
             let words = pointers.last().map_or([0; 4], after);
-            pointers.push(allocate(disk, (size, txg), words, key)?);
+            pointers.push(allocate(disk, (size, txg), words, (key, slim))?);
             Ok(())
         });
         let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks, key));

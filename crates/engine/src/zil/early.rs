@@ -27,7 +27,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::invariant;
 use cenote_store::Bookmark;
-use cenote_store::write::dedup::Dedup;
+use cenote_store::write::Dedup;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};

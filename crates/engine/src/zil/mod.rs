@@ -155,17 +155,18 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
+    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one. `sa_xattrs`: the dataset has the feature `zilsaxattr`;
+    /// `slim`: its blocks begin with their headers, as since version 23.
     pub fn new(
         ds_obj: u64,
         header: &ZilHeader,
         (suspended, frozen): (Suspended, Frozen),
-        sa_xattrs: bool,
+        (sa_xattrs, slim): (bool, bool),
         key: Option<Arc<LoadedKey>>,
     ) -> Log {
         let foreign = !header.log.is_hole();
         let (itxs, issuer, closed, sa_xattrs_from, interrupted) = Default::default();
-        let chain = Mutex::new(Chain::of(key));
+        let chain = Mutex::new(Chain::of(key, slim));
         let sa_xattrs = AtomicBool::new(sa_xattrs);
         Log {
             ds_obj,

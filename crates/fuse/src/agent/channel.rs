@@ -8,8 +8,8 @@
 //! ends before the server has noted the mount, it is taken away again: no thread would ever serve it.
 
 use super::{Reply, Request, borrowed, perform};
-use crate::attach::Force;
 use crate::connection::Connection;
+use crate::detach::Force;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

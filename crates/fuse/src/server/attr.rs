@@ -1,11 +1,12 @@
 //! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`, `zpl_xattr_list`, `zpl_ioctl`).
 //!
-//! The kernel has checked permissions before it asks. Three things are left to this side:
+//! The kernel has checked permissions before it asks. Four things are left to this side:
 //!
 //! - The set-user-id and set-group-id bits are cleared with a change of owner, or of length by a caller without
 //!   privilege.
 //! - A time that is set must stay, although the kernel may still hold writes of mappings that were made before. It
 //!   is asked to write them first, and the times are set again after that (`times_stay`).
+//! - The kernel does not know NFSv4 lists: who may set one is checked here, and it is told that the mode is another one.
 //! - Names of attributes of the superuser (`trusted.`) are listed for no other user.
 //!
 //! Attributes of control directories are the tree's own, and cannot be changed. ACLs that a file system does not
@@ -29,6 +30,8 @@ use std::os::unix::ffi::OsStrExt;
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// The list that says which users may do what, and so changes the permission bits.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// The list that the kernel does not know, and so asks nobody's permission to change; the mode follows it.
+const NFS4_ACL: &[u8] = b"system.nfs4_acl_xdr";
 
 /// Answers a request for an extended attribute or a list of them.
 fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
@@ -39,11 +42,16 @@ fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
     }
 }
 
-/// Whether a request to set nothing comes from a user that may change the owner to the same one. The
-/// kernel checks that of no such request, and sends one also before what is a change of the contents
+/// Whether a request comes from a user that may change the owner to the same one. Of one to set nothing the
+/// kernel checks that not, and sends one also before what is a change of the contents
 /// by a user without privilege, who need not own the file: that takes away the bits itself.
 fn may_chown(who: Caller, target: &Target<'_>) -> bool {
     target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
+}
+
+/// Only the owner of a file, and who has `CAP_FOWNER`, changes its list, whatever that says.
+fn check_owner(who: Caller, target: &Target<'_>) -> Result<(), Errno> {
+    if may_chown(who, target) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 impl Server {
@@ -194,6 +202,9 @@ impl Server {
                     .fs
                     .attr(target.object)
                     .is_ok_and(|a| a.mode & 0o2000 != 0 && !who.keeps_setgid(a.gid));
+            if name == NFS4_ACL {
+                check_owner(who, &target)?;
+            }
             let flags = XattrFlags::from_bits_retain(flags);
             let how = SetXattr {
                 create: flags.contains(XattrFlags::CREATE),
@@ -204,6 +215,9 @@ impl Server {
             if name == CAPABILITY {
                 self.tree.inodes.give_capability(node.ino());
             }
+            if name == NFS4_ACL {
+                self.tree.attr_changed(node.ino());
+            }
             Ok(node)
         });
         match set {
@@ -212,11 +226,23 @@ impl Server {
         }
     }
 
-    pub(super) fn reply_removexattr(&self, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    pub(super) fn reply_removexattr(
+        &self,
+        who: Caller,
+        ino: INodeNo,
+        name: &OsStr,
+        reply: ReplyEmpty,
+    ) {
         let removed = self.tree.node(ino).map_err(|e| errno(&e)).and_then(|node| {
             let target = self.changeable(&node)?;
             let name = name.as_bytes();
+            if name == NFS4_ACL {
+                check_owner(who, &target)?;
+            }
             target.fs.remove_xattr(target.object, name).map_err(|e| errno(&e))?;
+            if name == NFS4_ACL {
+                self.tree.attr_changed(node.ino());
+            }
             Ok(node)
         });
         match removed {

@@ -358,8 +358,8 @@ impl Filesystem for Server {
         self.reply_listxattr(who, ino, size, reply);
     }
 
-    fn removexattr(&self, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_removexattr(ino, name, reply);
+    fn removexattr(&self, who: Caller, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_removexattr(who, ino, name, reply);
     }
 
     fn ioctl(&self, ino: INodeNo, fh: FileHandle, command: u32, data: &[u8], reply: ReplyIoctl) {

@@ -111,7 +111,7 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
         );
         fn getxattr(_ino: INodeNo, _name: &OsStr, _size: u32; ReplyXattr);
         fn listxattr(_who: Caller, _ino: INodeNo, _size: u32; ReplyXattr);
-        fn removexattr(_ino: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn removexattr(_who: Caller, _ino: INodeNo, _name: &OsStr; ReplyEmpty);
         fn ioctl(_ino: INodeNo, _fh: FileHandle, _command: u32, _data: &[u8]; ReplyIoctl);
         fn fallocate(
             _who: Caller, _fh: FileHandle, _range: (u64, u64), _mode: FallocateFlags; ReplyEmpty
@@ -181,7 +181,7 @@ pub(super) fn serve<F: Filesystem>(
         }
         Op::GetXattr { name, size } => fs.getxattr(ino, name, size, reply.into()),
         Op::ListXattr { size } => fs.listxattr(who, ino, size, reply.into()),
-        Op::RemoveXattr(name) => fs.removexattr(ino, name, reply.into()),
+        Op::RemoveXattr(name) => fs.removexattr(who, ino, name, reply.into()),
         Op::Ioctl { fh, command, data } => fs.ioctl(ino, fh, command, data, reply.into()),
         Op::Fallocate { fh, range, mode } => fs.fallocate(who, fh, range, mode, reply.into()),
         Op::Lseek { fh, offset, whence } => fs.lseek(fh, offset, whence, reply.into()),

@@ -23,8 +23,11 @@ pub fn import(dir: &Path, name: &str) -> Arc<Pool> {
 
 pub fn open_fs(dsl: &Dsl, dataset: &Dataset) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
     let get = |name| dsl.get(dataset, name).unwrap().map(|p| p.exact).unwrap_or_default();
-    let visibility =
-        Visibility { xattr: get("xattr") != "off", posix_acl: get("acltype").starts_with("posix") };
+    let visibility = Visibility {
+        xattr: get("xattr") != "off",
+        posix_acl: get("acltype").starts_with("posix"),
+        nfs4_acl: get("acltype") == "nfsv4",
+    };
     FileSystem::open_with(dsl.open_objset(dataset)?, visibility)
 }
 

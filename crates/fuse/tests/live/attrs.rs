@@ -1,7 +1,7 @@
 //! Attributes: modes, owners, times, extended attributes, ACLs, flags.
 
 use crate::world::{World, settings};
-use cenote_zpl::{Atime, CreateProps};
+use cenote_zpl::{Atime, CreateProps, Settings, Visibility};
 use rustix::fs::{FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, makedev};
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -377,4 +377,53 @@ fn only_a_read_changes_the_access_time() {
             assert!(atime(path).elapsed().unwrap() < Duration::from_secs(10));
         }
     }
+}
+
+/// The kernel does not know NFSv4 lists: only the owner sets one, and what it grants or denies is the mode that it comes to.
+#[test]
+fn nfs4_lists() {
+    let visibility = Visibility { posix_acl: false, nfs4_acl: true, xattr: true };
+    let w = World::with(Settings { visibility, ..settings() }, &CreateProps::default(), |_| {});
+    const NAME: &str = "system.nfs4_acl_xdr";
+    fs::write(w.path("f"), "text").unwrap();
+    chown(w.path("f"), Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(w.path("f"), Permissions::from_mode(0o600)).unwrap();
+    assert!(!w.try_as_user(1234, "cat f").status.success());
+    assert_eq!(xattr::list(w.path("f")).unwrap().count(), 0);
+    let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<u8>>();
+    // The owner may read and write; the user 1234 may read, which is no bit of the mode.
+    let owner = [0, 0, 1, 0x1e_019f, 1];
+    let user = [0, 0, 0, 0x12_0089, 1234];
+    let named = words(&[&[0, 2][..], &owner, &user].concat());
+    xattr::set(w.path("f"), NAME, &named).unwrap();
+    assert_eq!(xattr::get(w.path("f"), NAME).unwrap().unwrap(), named);
+    assert_eq!(fs::metadata(w.path("f")).unwrap().mode(), 0o100_600);
+    assert!(!w.try_as_user(1234, "cat f").status.success(), "no more than the mode");
+    assert_eq!(xattr::list(w.path("f")).unwrap().collect::<Vec<_>>(), [NAME]);
+    // Everyone: the kernel hears of the mode at once.
+    let everyone = words(&[&[0, 2][..], &owner, &[0, 0, 1, 0x12_0089, 3]].concat());
+    xattr::set(w.path("f"), NAME, &everyone).unwrap();
+    assert_eq!(w.as_user(1234, "cat f"), "text");
+    assert_eq!(fs::metadata(w.path("f")).unwrap().mode(), 0o100_644);
+    xattr::set(w.path("f"), NAME, &named).unwrap();
+    assert!(!w.try_as_user(1234, "cat f").status.success());
+    // Nobody else sets or removes a list, whatever it says.
+    if w.try_as_user(1000, "python3 -c pass").status.success() {
+        let list = everyone.iter().map(|b| format!("\\{b:03o}")).collect::<String>();
+        let set = format!("python3 -c \"import os; os.setxattr('f', '{NAME}', b'{list}')\"");
+        let remove = format!("python3 -c \"import os; os.removexattr('f', '{NAME}')\"");
+        for script in [&set, &remove] {
+            assert!(!w.try_as_user(1234, script).status.success(), "{script}");
+            assert_eq!(xattr::get(w.path("f"), NAME).unwrap().unwrap(), named);
+            assert!(w.try_as_user(1000, script).status.success(), "{script}");
+            xattr::set(w.path("f"), NAME, &named).unwrap();
+        }
+    }
+    // A directory hands down what it is told to; the umask does not take that back.
+    fs::create_dir(w.path("d")).unwrap();
+    let down = [&[0, 2][..], &[0, 0, 1, 0x1e_01ff, 1], &[0, 3, 1, 0x12_00a9, 3]].concat();
+    xattr::set(w.path("d"), NAME, &words(&down)).unwrap();
+    w.as_user(0, "umask 077; echo new > d/new");
+    assert_eq!(fs::metadata(w.path("d/new")).unwrap().mode(), 0o100_755);
+    assert_eq!(w.as_user(1234, "cat d/new"), "new\n");
 }

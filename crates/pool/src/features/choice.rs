@@ -20,10 +20,8 @@ const NOT_BY_DEFAULT: [&str; 3] = ["head_errlog", "vdev_zaps_v2", "raidz_expansi
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 2] = [
-    ("draid_failure_domains", "dRAID has no failure domains here"),
-    ("dynamic_gang_header", "gang headers of one size only are written"),
-];
+const NOT_WRITABLE: [(&str, &str); 1] =
+    [("draid_failure_domains", "dRAID has no failure domains here")];
 
 /// Whether this program can write pools in which the feature is active.
 pub fn writable(feature: &Feature) -> bool {
@@ -144,6 +142,7 @@ mod tests {
             "fast_dedup",
             "longname",
             "large_microzap",
+            "dynamic_gang_header",
             "block_cloning_endian",
             "physical_rewrite",
         ];

@@ -384,6 +384,11 @@ fn upgrade(tx: &mut Tx<'_>, config: &mut PoolConfig, to: u64) -> Result<bool> {
     if config.version >= to {
         return Ok(false);
     }
+    if config.version < version::ORIGIN && to >= version::ORIGIN {
+        // Each dataset would have to become a clone of `$ORIGIN`.
+        let what = format!("taking a pool from version {} to {to}", config.version);
+        return Err(cenote_dsl::write::DslWriteError::Unsupported(what));
+    }
     config.version = to;
     if to >= version::DEADLISTS {
         pool::add_free_list(tx)?;

@@ -23,7 +23,6 @@ mod live;
 mod loads;
 
 pub use disable::Disabled;
-pub(super) use disable::{DisableGate, KeptOut};
 pub use figures::SpaceFigures;
 pub use kept::Kept;
 pub use live::Dead;

@@ -3,7 +3,7 @@
 //! Each allocator has a rotor. It stays at a vdev until the vdev has had its share, its *aliquot*, and moves
 //! on to the next one then. Shares are balanced so that all vdevs fill up at the same time.
 
-use super::allocator::KeptOut;
+use super::gate::KeptOut;
 use super::group::Group;
 use crate::tunables;
 use cenote_format::blkptr::Dva;

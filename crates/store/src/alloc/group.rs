@@ -46,7 +46,7 @@ use cenote_vdev::{Growing, draid};
 use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
-use super::allocator::DisableGate;
+use super::gate::DisableGate;
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::row::Metaslabs;
 use super::space::Extent;

@@ -56,6 +56,7 @@ mod defer;
 mod deferred;
 mod dense;
 mod error;
+mod gate;
 mod group;
 mod hold;
 mod layout;

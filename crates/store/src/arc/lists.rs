@@ -144,7 +144,8 @@ impl Lists {
     /// one.
     pub fn meets_ghost(&mut self, name: &Name, size: u64) -> bool {
         let Some(&at) = self.ghosts.get(name) else { return false };
-        let (recent, frequent) = (self.of(List::RecentGhost).bytes, self.of(List::FrequentGhost).bytes);
+        let (recent, frequent) =
+            (self.of(List::RecentGhost).bytes, self.of(List::FrequentGhost).bytes);
         if self.nodes[at as usize].list == List::RecentGhost {
             self.ghost_hits[0] += 1;
             let step = size * (frequent / recent.max(1)).clamp(1, 10);

@@ -1,9 +1,9 @@
 //! The values of the entries, in hash tables by their names.
 
-use super::noted::Noted;
+use super::Access;
 use super::lists::List;
 use super::name::{Name, Value};
-use super::Access;
+use super::noted::Noted;
 use ahash::RandomState;
 use parking_lot::RwLock;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Objects that were decoded of blocks, kept in the cache (`dnode_handle_t`).
 
+use super::Access;
 use super::cache::{ArcCache, Entry};
 use super::name::{Name, Value, allocation};
-use super::Access;
 use std::marker::PhantomData;
 use std::sync::Arc;
 

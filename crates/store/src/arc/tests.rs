@@ -34,7 +34,8 @@ fn check(arc: &ArcCache) {
         let uncached = lists.of(List::Uncached);
         assert!(uncached.bytes <= MAX_UNCACHED || uncached.len == 1);
         assert!(lists.ghost_count() <= MIN_GHOSTS.max(lists.residents()));
-        let all = [List::Recent, List::Frequent, List::Uncached, List::RecentGhost, List::FrequentGhost];
+        let all =
+            [List::Recent, List::Frequent, List::Uncached, List::RecentGhost, List::FrequentGhost];
         let mut seen = 0;
         for list in all {
             let ends = *lists.of(list);
@@ -283,7 +284,9 @@ fn pools_do_not_see_each_other_and_what_one_has_goes_with_it() {
     }
     assert_eq!(arc.get(&of(2), None).unwrap().to_vec(), vec![2; 4096]);
     arc.forget_views(1, &[9]);
-    assert!(!arc.contains(&Name::unpacked(1, &key, 9)) && arc.contains(&Name::unpacked(1, &key, 0)));
+    assert!(
+        !arc.contains(&Name::unpacked(1, &key, 9)) && arc.contains(&Name::unpacked(1, &key, 0))
+    );
     assert!(arc.contains(&Name::unpacked(2, &key, 9)));
     arc.leave(1);
     assert!(!arc.contains(&of(1)) && !arc.contains(&Name::unpacked(1, &key, 0)));

@@ -32,7 +32,8 @@ impl Pressure {
 
     fn open_in(text: &str, root: &Path, of_system: &Path) -> Pressure {
         let group = |group: &Group| group.unified.then(|| group.dir.join("memory.pressure"));
-        let groups = groups_of(text, root).into_iter().filter_map(|g| group(&g)).collect::<Vec<_>>();
+        let groups =
+            groups_of(text, root).into_iter().filter_map(|g| group(&g)).collect::<Vec<_>>();
         let mut files = groups.into_iter().chain([of_system.to_path_buf()]);
         let path = files.find(|path| waited(path).is_some());
         let trigger = path.as_ref().and_then(|path| {

@@ -53,7 +53,7 @@ impl Store {
         }
         match self.policies.keeps(bp, at) && !self.direct.takes(at) {
             true => self.arc.replace(self.name(&key), physical, is_metadata(bp)),
-            false => drop(self.arc.forget(&self.name(&key))),
+            false => self.forget_physical(&key),
         }
     }
 
@@ -95,6 +95,11 @@ impl Store {
     /// What was decrypted with the keys of these numbers leaves the caches.
     pub(crate) fn forget_decrypted(&self, keys: &[u64]) {
         self.arc.forget_views(self.pool, keys);
+    }
+
+    /// The physical bytes of a block leave the cache.
+    pub(super) fn forget_physical(&self, key: &Key) {
+        self.arc.forget(&self.name(key));
     }
 
     pub(super) fn is_cached(&self, key: &Key) -> bool {

@@ -2,7 +2,7 @@
 //! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
 
 use super::unpack::{no_copy, vdev_error};
-use super::{Store, Wanted};
+use super::{Reader, Store, Wanted};
 use crate::arc::Access;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::Assembly;
@@ -76,7 +76,7 @@ impl Store {
         match block {
             Err(_) if bp.dva(1).is_some() => {
                 let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
-                self.other_copy(bp, at, 1, lost.into_iter().collect())
+                self.other_copy(bp, at, 1, lost.into_iter().collect(), None)
             }
             block => {
                 self.note_faults(tree, (bp.physical_birth(), at), faults);
@@ -92,25 +92,41 @@ impl Store {
         at: Bookmark,
         first: usize,
     ) -> Result<Abd, BlockError> {
-        self.other_copy(bp, at, first, Vec::new())
+        self.other_copy(bp, at, first, Vec::new(), None)
+    }
+
+    /// Reads from the devices: a copy whose MAC is right, as `voucher` tells ([`Store::voucher`]).
+    pub(super) fn fetch_vouched(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        voucher: Reader,
+    ) -> Result<Abd, BlockError> {
+        self.other_copy(bp, at, 0, Vec::new(), Some(voucher))
     }
 
     /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says which leaves were wrong
-    /// about them. With the block of a later copy they are healed, too.
+    /// about them. With the block of a later copy they are healed, too. If there is a `voucher`, copies have to have the right MAC.
     fn other_copy(
         &self,
         bp: &BlockPointer,
         at: Bookmark,
         first: usize,
         mut lost: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
+        voucher: Option<Reader>,
     ) -> Result<Abd, BlockError> {
         let birth = bp.physical_birth();
         let mut done = Err(no_copy(bp, at));
         for dva in bp.dvas().skip(first) {
             done = match dva.gang {
-                true => self.fetch_copy(bp, dva, at),
+                true => self.fetch_copy(bp, dva, at).and_then(|whole| match &voucher {
+                    Some(voucher) if !self.is_vouched(bp, at, voucher, &whole) => {
+                        Err(BlockError::Checksum { at, bp: Box::new(*bp) })
+                    }
+                    _ => Ok(whole),
+                }),
                 false => {
-                    let (block, faults) = self.read_plain(bp, dva, at);
+                    let (block, faults) = self.read_plain(bp, dva, at, voucher.clone());
                     match block.is_ok() {
                         true => self.note_faults(&self.vdevs(), (birth, at), faults),
                         false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
@@ -142,18 +158,19 @@ impl Store {
         if dva.gang {
             Assembly::new(self, bp, at).copy(bp, dva, 0)
         } else {
-            self.fetch_plain(bp, dva, at)
+            self.fetch_plain(bp, dva, at, None)
         }
     }
 
-    /// Reads and verifies a copy that is in one piece.
+    /// Reads and verifies a copy that is in one piece; by its MAC as well if there is a `voucher`.
     pub(crate) fn fetch_plain(
         &self,
         bp: &BlockPointer,
         dva: Dva,
         at: Bookmark,
+        voucher: Option<Reader>,
     ) -> Result<Abd, BlockError> {
-        let (block, faults) = self.read_plain(bp, dva, at);
+        let (block, faults) = self.read_plain(bp, dva, at, voucher);
         self.note_faults(&self.vdevs(), (bp.physical_birth(), at), faults);
         block
     }
@@ -164,8 +181,9 @@ impl Store {
         bp: &BlockPointer,
         dva: Dva,
         at: Bookmark,
+        voucher: Option<Reader>,
     ) -> (Result<Abd, BlockError>, Vec<Fault>) {
-        let expected = self.expected(bp, dva, at);
+        let expected = self.expected(bp, dva, at).vouched_by(voucher);
         let verify = |data: &Abd| expected.takes(data);
         let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
         let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &verify };

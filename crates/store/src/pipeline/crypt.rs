@@ -3,14 +3,26 @@
 //! Between the checksum and decompression a block is decrypted or authenticated with the key of its dataset. Indirect
 //! blocks and object sets are authenticated by their logical bytes, and indirect blocks without a key as well.
 //!
-//! Invariant: in a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
-//! not protected nor one whose contents lie in its pointer.
+//! A pointer has half a checksum of such a block, which wrong bytes may satisfy ([`verify::is_weak`]). What they
+//! do not satisfy is the MAC. So a copy that passes the former and not the latter is a wrong copy, if there is another one that passes
+//! both: that is read, and written in the place of the wrong one. Where no copy passes both no device is blamed, as the pointer or
+//! the key may be what is wrong.
+//!
+//! Invariants:
+//!
+//! - In a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
+//!   not protected nor one whose contents lie in its pointer.
+//! - What a scrub, or a read that found a wrong MAC, writes in the place of a copy has the right one. Other reads and resilvers write what
+//!   satisfies the pointer.
 
 use super::{Reader, Store, is_packed, unpack};
-use crate::keys::{PLAIN, View};
-use crate::error::{BlockError, Bookmark};
+use crate::arc::{Access, Key};
+use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
+use crate::held;
 use crate::injection;
 use crate::keyless;
+use crate::keys::{PLAIN, View};
+use crate::verify;
 use cenote_format::DecodeError;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
@@ -104,5 +116,59 @@ impl Store {
             _ => Ok(()),
         };
         checked.map(|()| data).map_err(|e| wrong(bp, at, e))
+    }
+
+    /// With what the bytes of a block can be told from wrong ones that satisfy its pointer; `None`: they cannot be, or there
+    /// are no such bytes. Indirect blocks take no key for that.
+    pub(crate) fn voucher(&self, bp: &BlockPointer, at: Bookmark) -> Option<Reader> {
+        if !verify::is_weak(bp) || at.level == ZIL_LEVEL {
+            return None;
+        }
+        if bp.level() > 0 {
+            return Some(None);
+        }
+        if self.keys().is_raw(at.objset) {
+            return None;
+        }
+        self.keys().of(at.objset).map(Some)
+    }
+
+    /// Whether the MAC of a block is that of these physical bytes.
+    pub(crate) fn is_vouched(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        voucher: &Reader,
+        physical: &Abd,
+    ) -> bool {
+        match bp.level() > 0 {
+            true => self.opened(bp, at, voucher, physical).is_ok(),
+            false => self.plain(bp, at, voucher, physical.clone()).is_ok(),
+        }
+    }
+
+    /// The physical bytes of a block of which others were read that its MAC is not for (`why`): by any copy.
+    ///
+    /// # Errors
+    /// `why`, where there is no such copy.
+    pub(super) fn vouched(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        key: Key,
+        why: BlockError,
+    ) -> Result<Abd, BlockError> {
+        self.forget_physical(&key);
+        if held::is_active() {
+            return Err(held::miss(bp, at));
+        }
+        let Some(voucher) = self.voucher(bp, at) else { return Err(why) };
+        let (found, notes) = Store::attempt(|| self.fetch_vouched(bp, at, voucher));
+        let Ok(physical) = found else { return Err(why) };
+        self.note(notes);
+        if self.keeps(bp, at) {
+            self.keep(&key, bp, physical.clone(), Access::Demand);
+        }
+        Ok(physical)
     }
 }

@@ -30,21 +30,9 @@ use cenote_vdev::BlockWrite;
 
 use super::dva::DvaAllocation;
 use super::pack::{Physical, Ready};
-use super::{Flying, Stage, WriteError, WriteRequest, Writer};
+use super::{Dedup, Flying, Stage, WriteError, WriteRequest, Writer};
 use crate::alloc::AllocError;
 use crate::keys::PLAIN;
-
-/// Whether a block is deduplicated (`zp_dedup`, `zp_dedup_verify`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dedup {
-    /// It is not.
-    #[default]
-    Off,
-    /// Blocks with equal names are equal.
-    On,
-    /// Blocks with equal names are compared.
-    Verify,
-}
 
 /// What blocks that are equal have in common (`ddt_key_t`, and whose table it is in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

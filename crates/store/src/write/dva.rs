@@ -6,8 +6,8 @@
 //!
 //! # Gang blocks
 //!
-//! If no free segment holds a block, it is divided into up to three parts behind a header (see
-//! [`crate::gang`] for the layout). Each part takes the largest segment there is, if that leaves
+//! If no free segment holds a block, it is divided behind a header (see [`crate::gang`] for the layout), into as many
+//! parts as that has pointers: three, or more once [large headers](super::headers) are allowed. Each part takes the largest segment there is, if that leaves
 //! no more for the rest than they can hold between them in equal parts; else it gets its equal
 //! share as a gang block of its own. So a block is divided into no more parts than it has to be
 //! for as long as there are few.
@@ -27,9 +27,6 @@ use super::{WriteError, WriteProps, WriteRequest, Writer};
 use crate::alloc::{AllocError, Class, Request};
 use crate::gang::{GANG_DEPTH, OLD_HEADER};
 use crate::tunables;
-
-/// Bytes of a gang header.
-const HEADER: u64 = OLD_HEADER as u64;
 
 /// The allocators of data and of metadata. A batch of data goes to one place, so that its writes
 /// join; and so does metadata, of which the next groups write most again: kept apart from data,
@@ -222,29 +219,38 @@ impl<'a> DvaAllocation<'a> {
         }
         // The header is as precious as all that is behind it.
         let copies = self.props.gang_copies.max(self.props.copies);
-        let (class, mut header) = self.allocate(class, HEADER, copies)?;
+        let (class, mut header) = self.allocate(class, OLD_HEADER as u64, copies)?;
         header.iter_mut().for_each(|dva| dva.gang = true);
+        let headers = self.writer.gang_headers();
+        // As large as what was allocated: no more space is taken for it.
+        let room = self.writer.store.header_size(header.iter().copied()) as usize;
+        let size = if headers.are_allowed() { room } else { OLD_HEADER };
         let mut whole = header.clone();
         let mut parts = Vec::new();
-        let (mut at, pointers) = (0, gang_pointers(HEADER as usize));
+        let (mut at, pointers) = (0, gang_pointers(size));
         while at < data.len() {
             let left = (data.len() - at) as u64;
             let share = left.div_ceil((pointers - parts.len()).max(1) as u64);
             let share = share.next_multiple_of(self.writer.unit()).min(left);
-            let (size, found) = self.allocate_part(class, share, left)?;
-            let part = slice(data, at, size as usize)?;
+            let (len, found) = self.allocate_part(class, share, left)?;
+            let part = slice(data, at, len as usize)?;
             let dvas = match found {
                 Some(dvas) => {
                     self.write(&dvas, &part);
                     dvas
                 }
-                None => self.gang(class, &part, depth + 1)?,
+                None => {
+                    if room > size {
+                        headers.want();
+                    }
+                    self.gang(class, &part, depth + 1)?
+                }
             };
             whole.iter_mut().zip(&dvas).for_each(|(whole, dva)| whole.asize += dva.asize);
             parts.push(self.part(&part, &dvas)?);
             at += part.len();
         }
-        self.write_header(&parts, &header, depth)?;
+        self.write_header(&parts, &header, size, depth)?;
         Ok(whole)
     }
 
@@ -283,12 +289,13 @@ impl<'a> DvaAllocation<'a> {
         &mut self,
         parts: &[BlockPointer],
         dvas: &[Dva],
+        size: usize,
         depth: usize,
     ) -> Result<(), WriteError> {
         let first = dvas.first().ok_or(AllocError::NoSpace)?;
         // Pointers to parts say nothing of protection.
         let is_half = self.is_half && depth == 0;
-        let header = encode_gang_header(parts, HEADER as usize, (first, self.txg), is_half)?;
+        let header = encode_gang_header(parts, size, (first, self.txg), is_half)?;
         self.write(dvas, &Abd::from_vec(header));
         Ok(())
     }
@@ -321,7 +328,7 @@ impl<'a> DvaAllocation<'a> {
             return Err(AllocError::NoSpace.into());
         }
         let (mut parts, mut at) = (Vec::new(), 0);
-        let children = self.writer.store.gang_children(gang, request.at)?;
+        let (children, size) = self.writer.store.gang_header(gang, request.at)?;
         for child in children.iter().filter(|child| !child.is_hole()) {
             let part = slice(data, at, child.psize() as usize)?;
             let dvas: Vec<Dva> = child.dvas().collect();
@@ -333,7 +340,7 @@ impl<'a> DvaAllocation<'a> {
             parts.push(self.part(&part, &dvas)?);
             at += part.len();
         }
-        self.write_header(&parts, &gang.dvas().collect::<Vec<_>>(), depth)
+        self.write_header(&parts, &gang.dvas().collect::<Vec<_>>(), size, depth)
     }
 }
 

@@ -43,6 +43,7 @@
 pub mod dedup;
 mod devices;
 mod dva;
+mod headers;
 mod pack;
 mod payload;
 mod protect;
@@ -71,8 +72,9 @@ use crate::error::{BlockError, Bookmark};
 use crate::keys::{LoadedKey, PLAIN, View};
 use crate::pipeline::Store;
 use crate::tunables;
-use dedup::{Dedup, Tables};
+use dedup::Tables;
 use dva::DvaAllocation;
+pub use headers::GangHeaders;
 use pack::{Physical, Ready, pack};
 use removed::Obsolete;
 pub use removing::Copied;
@@ -94,6 +96,18 @@ const WORTH_A_THREAD: usize = 64 << 10;
 /// Whether two blocks with the same checksum are the same (`ZCHECKSUM_FLAG_NOPWRITE`).
 pub fn is_strong(checksum: Checksum) -> bool {
     checksum.is_dedup() || checksum == Checksum::Edonr
+}
+
+/// Whether a block is deduplicated (`zp_dedup`, `zp_dedup_verify`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dedup {
+    /// It is not.
+    #[default]
+    Off,
+    /// Blocks with equal names are equal.
+    On,
+    /// Blocks with equal names are compared.
+    Verify,
 }
 
 /// How to write a block (`zio_prop_t`).
@@ -217,6 +231,7 @@ pub struct Writer {
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
     removing: Arc<Removing>,
+    gang_headers: Arc<GangHeaders>,
     tables: Option<Arc<dyn Tables>>,
 }
 
@@ -279,14 +294,19 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        let (written, obsolete, removing) = Default::default();
+        let (written, obsolete, removing, gang_headers) = Default::default();
         let tables = None;
-        Writer { store, allocator, devices, written, obsolete, removing, tables }
+        Writer { store, allocator, devices, written, obsolete, removing, gang_headers, tables }
     }
 
     /// The same, with the tables of blocks that are not written again.
     pub fn with_tables(self, tables: Arc<dyn Tables>) -> Writer {
         Writer { tables: Some(tables), ..self }
+    }
+
+    /// How large the headers of gang blocks may be.
+    pub fn gang_headers(&self) -> &GangHeaders {
+        &self.gang_headers
     }
 
     /// The allocator.

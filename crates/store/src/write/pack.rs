@@ -10,9 +10,8 @@ use cenote_format::crypt::BlockParams;
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
-use super::dedup::Dedup;
 use super::protect::{Protected, Protection, keep_protected, protect, with_mac};
-use super::{Packed, Payload, WriteError, WriteRequest};
+use super::{Dedup, Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
 /// A block that is ready for DVA allocation, or needs no DVA.

@@ -34,8 +34,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::encode;
 use cenote_format::{ByteOrder, DecodeError};
 
-use super::dedup::Dedup;
-use super::{WriteError, WriteProps, WriteRequest};
+use super::{Dedup, WriteError, WriteProps, WriteRequest};
 use crate::keys::{Keys, LoadedKey};
 
 /// Copies that an encrypted block may have.

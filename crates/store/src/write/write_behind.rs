@@ -42,7 +42,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::devices::BlockDevices;
 use super::removed::Obsolete;
 use super::removing::Removing;
-use super::{BATCH, Flying, Stage, WriteError, Writer};
+use super::{BATCH, Flying, GangHeaders, Stage, WriteError, Writer};
 use crate::alloc::Allocator;
 use crate::arc::Key;
 use crate::keys::View;
@@ -189,6 +189,7 @@ struct WeakWriter {
     written: Arc<Meter>,
     obsolete: Arc<Obsolete>,
     removing: Arc<Removing>,
+    gang_headers: Arc<GangHeaders>,
 }
 
 impl WeakWriter {
@@ -200,6 +201,7 @@ impl WeakWriter {
             written: writer.written.clone(),
             obsolete: writer.obsolete.clone(),
             removing: writer.removing.clone(),
+            gang_headers: writer.gang_headers.clone(),
         }
     }
 
@@ -211,6 +213,7 @@ impl WeakWriter {
             written: self.written.clone(),
             obsolete: self.obsolete.clone(),
             removing: self.removing.clone(),
+            gang_headers: self.gang_headers.clone(),
             tables: None,
         })
     }

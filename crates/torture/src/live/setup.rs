@@ -5,7 +5,7 @@ use super::{Verdict, demand};
 use cenote_engine::create::Class;
 use cenote_format::nvlist::NvList;
 use cenote_pool::Pool;
-use cenote_pool::config::{children, flag, for_each_leaf, path};
+use cenote_pool::config::{flag, for_each_leaf, path, tops};
 use std::path::{Path, PathBuf};
 
 /// What a pool is made of.
@@ -37,7 +37,7 @@ fn class(top: &NvList) -> Option<&'static str> {
 impl Setup {
     /// What a pool says that it is made of.
     pub fn of(pool: &Pool) -> Setup {
-        let tops = pool.config().list("vdev_tree").map(children).unwrap_or_default();
+        let tops = tops(pool.config());
         Setup {
             tops: tops.iter().map(|top| (class(top), disks(top))).collect(),
             spares: pool.spares().iter().flat_map(disks).collect(),

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::{LABEL_START, SECTOR};
-use cenote_objects::{Class, Error, Live, Space};
+use cenote_objects::{Class, Error, Live, Space, Tunables};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -30,6 +30,8 @@ use crate::growing::{Growing, GrowingFigures, LiveRanges};
 const SILENCE: Duration = Duration::from_secs(2);
 /// How long a store that was away may take to say that it is back.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a device that is opened tries to hear whether there is a space.
+const LOOK: Duration = Duration::from_secs(20);
 /// How long a device that is closed waits for requests that run.
 const CLOSING: Duration = Duration::from_secs(1);
 /// Threads of a device for requests of the system, at most: a read or write of a directory is one.
@@ -136,11 +138,14 @@ impl Core {
     pub fn look(path: &Path, may_write: bool) -> io::Result<Arc<Core>> {
         let place = Place::find(path)?;
         let requests = Requests::new(place.directory.clone())?;
-        let failed = |error: Error| io::Error::other(place.named(error.to_string()));
+        let failed = |error: Error| io::Error::other(place.known(error.to_string()));
+        // Somebody waits who can do something about what is wrong.
+        let budget = place.tunables.budget.min(LOOK);
+        let deadline = place.tunables.deadline.min(LOOK / 2);
         let look = Space::look(
             place.store.clone(),
             object_store::path::Path::default(),
-            place.tunables.clone(),
+            Tunables { budget, deadline, ..place.tunables.clone() },
         );
         let (mode, size, labels, seen) = match requests.wait(look)? {
             Err(Error::Absent(_)) => (Mode::New, place.sizes.0, Labels::default(), None),
@@ -148,6 +153,7 @@ impl Core {
             Ok(found) => {
                 let (group, payload) = (found.group(), found.payload().to_vec());
                 let (size, labels) = decode(&payload).map_err(io::Error::other)?;
+                let found = found.with(place.tunables.clone());
                 let space = requests.wait(found.view())?.map_err(failed)?;
                 (Mode::Seen(space), size, labels, Some((group, payload)))
             }
@@ -522,6 +528,22 @@ impl Growing for Core {
         Ok(())
     }
 
+    fn erase(&self) -> io::Result<()> {
+        let mut turn = self.turn.lock();
+        if turn.seen.is_none() && !matches!(&*self.mode.lock(), Mode::Taken(_)) {
+            return Ok(());
+        }
+        let space = self.take(&turn)?;
+        // Nothing tidies up beside it.
+        let _tidying = self.wait(self.tidying.lock())?;
+        let deleted = self.wait(space.erase())?;
+        deleted.map_err(|error| io::Error::other(self.place.named(error.to_string())))?;
+        *turn = Stored::default();
+        let mut labels = self.labels.lock();
+        *labels = Labels::default();
+        Ok(())
+    }
+
     fn trouble(&self) -> Option<String> {
         self.labels.lock().trouble.clone()
     }
@@ -537,6 +559,7 @@ impl Growing for Core {
             objects: totals.objects,
             stored: totals.stored,
             live: totals.live,
+            garbage: space.garbage(),
             requests: figures.requests,
             bytes: figures.bytes,
             retries: figures.retries,

@@ -1,4 +1,4 @@
-//! A device in an object store: a directory, or what a program brings along.
+//! A device in an object store: S3, GCS, Azure, a directory, or what a program brings along.
 //!
 //! # Idea
 //!
@@ -30,7 +30,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `place` | where the store is: a directory that is kept open, or what a program provides |
+//! | `place` | where the store is: a directory that is kept open, a store by network, what a program provides; how devices are called |
 //! | `core` | the space of a device, and when its roots are stored |
 //! | `labels` | what goes along with a root |
 //! | `device` | the device as others see it |
@@ -46,7 +46,6 @@ mod place;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock, Weak};
 
 use cenote_objects::Tunables;
@@ -56,7 +55,7 @@ use parking_lot::Mutex;
 use self::core::Core;
 use self::device::{ObjectDevice, WriterLock};
 use self::place::Provided;
-pub use self::place::{is_held, name_of};
+pub use self::place::{is_held, name_of, spelled};
 use crate::device::Device;
 
 /// Bytes of addresses that a new device has. It grows when half of them are given out ([`Device::size_by_now`]).
@@ -66,36 +65,22 @@ const LAST_SIZE: u64 = 8 << 50;
 /// No device has fewer.
 const LEAST_SIZE: u64 = 64 << 20;
 
-/// Whether stores are opened: see [`open_objects`].
-static MAY_OPEN: AtomicBool = AtomicBool::new(false);
-
-/// Has this process open devices in object stores. They are refused otherwise, as long as pools there are not proven: tests
-/// call this.
-#[doc(hidden)]
-pub fn open_objects() {
-    MAY_OPEN.store(true, SeqCst);
-}
-
-/// Refuses devices in object stores by name. Whatever opens one comes here.
-///
-/// # Errors
-/// `Unsupported`, unless [`open_objects`] was called.
-pub fn may_open() -> io::Result<()> {
-    match MAY_OPEN.load(SeqCst) {
-        true => Ok(()),
-        false => Err(io::Error::new(
-            ErrorKind::Unsupported,
-            "pools in object storage are not supported yet",
-        )),
-    }
-}
-
 /// Devices that are open for writing in this process, by what they are ([`name_of`]).
 static WRITERS: LazyLock<Mutex<HashMap<PathBuf, Writer>>> = LazyLock::new(Mutex::default);
 
 struct Writer {
     is_open: Weak<WriterLock>,
     core: Weak<Core>,
+}
+
+/// Decodes what goes along with a root and encodes it again: for fuzzers.
+///
+/// # Errors
+/// It is no such thing.
+#[doc(hidden)]
+pub fn recode(payload: &[u8]) -> Result<Vec<u8>, String> {
+    let (size, labels) = labels::decode(payload)?;
+    Ok(labels::encode(size, &labels))
 }
 
 /// Whether a path names a device in an object store: it begins with a scheme, as `file:///srv/pool` does.
@@ -123,7 +108,6 @@ pub fn provide_sized(
 
 /// Opens a device for reading. One that is open for writing in this process is that one.
 pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
-    may_open()?;
     let open = WRITERS.lock().get(&name_of(path)).and_then(|writer| {
         writer.is_open.upgrade()?;
         writer.core.upgrade()
@@ -137,7 +121,6 @@ pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
 
 /// Opens a device for writing, once on this host as far as it is a directory, and else once in this process.
 pub(crate) fn open_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
-    may_open()?;
     let name = name_of(path);
     let writer = {
         let mut writers = WRITERS.lock();
@@ -161,15 +144,29 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// No test of this program allows them.
     #[test]
-    fn stores_are_refused_by_name() {
-        for name in ["file:///", "s3://bucket/x"] {
+    fn what_cannot_be_opened_is_named() {
+        for (name, part) in [
+            ("file://srv", "a directory is named by its whole path"),
+            ("ftp://x/y", "'ftp://' is no kind of store"),
+            ("s3://key:word@bucket/x", "credentials do not belong"),
+        ] {
             for opened in [crate::open_device, crate::open_device_rw] {
                 let why = opened(Path::new(name)).err().unwrap();
-                assert_eq!(why.kind(), ErrorKind::Unsupported);
-                assert_eq!(why.to_string(), "pools in object storage are not supported yet");
+                assert_eq!(why.kind(), ErrorKind::InvalidInput);
+                assert!(why.to_string().contains(part), "{why}");
             }
+        }
+    }
+
+    #[test]
+    fn names_have_one_spelling() {
+        for (given, is) in [
+            ("file:///srv//x/", "file:///srv/x"),
+            ("file:///srv/./x", "file:///srv/x"),
+            ("gs://bucket/x/", "gs://bucket/x"),
+        ] {
+            assert_eq!(spelled(Path::new(given)).unwrap(), Path::new(is));
         }
     }
 

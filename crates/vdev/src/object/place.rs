@@ -1,4 +1,4 @@
-//! Where the store of a device is: a directory that is kept open, or what a program provides.
+//! Where the store of a device is: a directory that is kept open, a store by network, or what a program provides.
 //!
 //! # A directory
 //!
@@ -14,15 +14,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use cenote_objects::Tunables;
+use cenote_objects::{Address, Tunables};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
 use parking_lot::Mutex;
 
 use super::{FIRST_SIZE, LAST_SIZE};
-use crate::backing;
+use crate::{backing, tunables};
 
 /// A store that a program brought along, how it is used, and the sizes that its device begins and ends with.
 #[derive(Clone)]
@@ -48,7 +49,32 @@ fn directory(path: &Path) -> Option<&Path> {
 /// What a device is called, however its path is spelled.
 pub fn name_of(path: &Path) -> PathBuf {
     let real = directory(path).and_then(|dir| dir.canonicalize().ok());
-    real.unwrap_or_else(|| path.to_path_buf())
+    real.or_else(|| spelled(path).ok()).unwrap_or_else(|| path.to_path_buf())
+}
+
+/// The whole name of a device, as it is kept in the pool's configuration: the one spelling of what the user gave, with what the environment of
+/// this process says of the place besides.
+///
+/// # Errors
+/// It is no name of a place, and why; it has credentials (which are not repeated).
+pub fn spelled(path: &Path) -> io::Result<PathBuf> {
+    let invalid = |why: String| io::Error::new(ErrorKind::InvalidInput, why);
+    if PROVIDED.lock().contains_key(path) {
+        return Ok(path.to_path_buf());
+    }
+    let name = path.to_str().ok_or_else(|| invalid("the name is no text".into()))?;
+    if let Some(dir) = name.strip_prefix("file://") {
+        if !dir.starts_with('/') || dir.contains(['?', '#']) {
+            let why = "a directory is named by its whole path, as in file:///srv/pool";
+            return Err(invalid(why.into()));
+        }
+        // Without double and last slashes.
+        let dir: PathBuf = Path::new(dir).components().collect();
+        return Ok(PathBuf::from(format!("file://{}", dir.display())));
+    }
+    let address = Address::parse(name)
+        .and_then(|address| address.completed(|variable| std::env::var(variable).ok()));
+    address.map(|address| PathBuf::from(address.name())).map_err(invalid)
 }
 
 /// Whether a process writes to the device at a path.
@@ -67,6 +93,18 @@ pub(super) fn lock(path: &Path) -> io::Result<Option<File>> {
     let held = File::open(dir)?;
     backing::lock(&held, true)?;
     Ok(Some(held))
+}
+
+/// How stores are used, as the tunables of this process say.
+fn usual() -> Tunables {
+    Tunables {
+        object_bytes: tunables::OBJECT_BYTES.get(),
+        deadline: Duration::from_millis(tunables::OBJECT_DEADLINE.get()),
+        budget: Duration::from_millis(tunables::OBJECT_BUDGET.get()),
+        grace: Duration::from_secs(tunables::OBJECT_GRACE.get()),
+        live_percent: tunables::OBJECT_LIVE_PERCENT.get(),
+        ..Tunables::default()
+    }
 }
 
 /// What a file is, however it is called.
@@ -110,6 +148,8 @@ pub(super) struct Place {
     /// The sizes that the device begins and ends with.
     pub sizes: (u64, u64),
     pub directory: Option<Arc<Directory>>,
+    /// What a store by network is called in messages.
+    name: Option<String>,
 }
 
 impl Place {
@@ -119,20 +159,32 @@ impl Place {
     /// There is no such place; it is of a kind that is not supported.
     pub fn find(path: &Path) -> io::Result<Self> {
         if let Some(Provided { store, tunables, sizes }) = PROVIDED.lock().get(path).cloned() {
-            return Ok(Self { store, tunables, sizes, directory: None });
+            return Ok(Self { store, tunables, sizes, directory: None, name: None });
         }
-        let Some(dir) = directory(path) else {
-            let why = format!(
-                "{} is not supported: only directories are, as file:///DIRECTORY",
-                path.display()
-            );
-            return Err(io::Error::new(ErrorKind::Unsupported, why));
-        };
+        let spelled = spelled(path)?;
+        let Some(dir) = directory(&spelled) else { return Self::by_network(&spelled) };
         let dir = Directory::open(dir)?;
         let store = LocalFileSystem::new().with_fsync(true);
         let store = Arc::new(PrefixStore::new(store, dir.alias()));
-        let (tunables, sizes) = (Tunables::default(), (FIRST_SIZE, LAST_SIZE));
-        Ok(Self { store, tunables, sizes, directory: Some(Arc::new(dir)) })
+        let (tunables, sizes) = (usual(), (FIRST_SIZE, LAST_SIZE));
+        Ok(Self { store, tunables, sizes, directory: Some(Arc::new(dir)), name: None })
+    }
+
+    #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+    fn by_network(name: &Path) -> io::Result<Self> {
+        let invalid = |why| io::Error::new(ErrorKind::InvalidInput, why);
+        let name = name.display().to_string();
+        let address = Address::parse(&name).map_err(invalid)?;
+        let environment = cenote_objects::Environment::of_process();
+        let store = cenote_objects::connect(&address, &environment).map_err(invalid)?;
+        let (tunables, sizes) = (usual(), (FIRST_SIZE, LAST_SIZE));
+        Ok(Self { store, tunables, sizes, directory: None, name: Some(name) })
+    }
+
+    #[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
+    fn by_network(name: &Path) -> io::Result<Self> {
+        let why = format!("{}: this program was built without stores by network", name.display());
+        Err(io::Error::new(ErrorKind::Unsupported, why))
     }
 
     /// Whether the path still leads to it.
@@ -178,6 +230,14 @@ impl Place {
 
     /// A text of the store with the names that the user knows.
     pub fn named(&self, text: String) -> String {
+        match &self.name {
+            Some(name) => format!("{name}: {text}"),
+            None => self.known(text),
+        }
+    }
+
+    /// The same, behind the device's own name.
+    pub fn known(&self, text: String) -> String {
         match &self.directory {
             Some(dir) => text.replace(&dir.alias(), &dir.path.display().to_string()),
             None => text,

@@ -5,8 +5,7 @@
 //! 0 allow, 1 deny), flags (16 bits: whom it is about), permissions (32 bits). The owner's, the
 //! group's and everyone's entry allow what the mode allows. Where the mode gives less to the owner
 //! than to others, or less to the group than to everyone, entries before them deny the difference.
-//! A list that says more (of another system, [`super::nfs4`]) is replaced when the mode is changed, as
-//! `aclmode=discard` has it, and not handed down.
+//! A list that says more ([`super::nfs4`]) is handed down, and changed with the mode ([`super::handed_down`]).
 //!
 //! POSIX lists are extended attributes. What is done with them here is what Linux does for file
 //! systems that leave it to the kernel: the mode follows the access list, the access list follows the
@@ -16,7 +15,7 @@ use crate::{Error, Result};
 use cenote_format::{ByteOrder, Bytes, invariant};
 
 /// `zp_flags`: the list says the same as the mode (`ZFS_ACL_TRIVIAL`).
-pub(super) const FLAG_TRIVIAL: u64 = 0x4;
+pub(crate) const FLAG_TRIVIAL: u64 = 0x4;
 /// `zp_flags` of new directories (`ZFS_ACL_AUTO_INHERIT`).
 pub(super) const FLAG_AUTO_INHERIT: u64 = 0x40;
 /// `zp_flags`: everyone may execute it (`ZFS_NO_EXECS_DENIED`).

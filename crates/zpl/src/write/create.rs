@@ -4,7 +4,7 @@
 //! OpenZFS's order, so that both use the same layouts. A directory has a ZAP as its contents.
 //!
 //! What a node inherits comes from its directory (`zfs_acl_ids_create`): the group with the set-group-id bit, the
-//! default ACL, the project, the mark of extended attributes. A create checks the name and the quotas, makes the
+//! default ACL, the entries of its NFSv4 list that are handed down, the project, the mark of extended attributes. A create checks the name and the quotas, makes the
 //! node, logs it (`zfs_log_create`), gives it its lists, and adds the entry last. A file without a name
 //! (`O_TMPFILE`) goes into the unlinked set instead, and nothing of it survives a crash before it gets a name.
 //!
@@ -12,6 +12,7 @@
 
 use super::context::Cx;
 use super::cost::CREATE;
+use super::handed_down::first_list;
 use super::names::{self, check_new_name};
 use super::new_node::{Fresh, create_node, log};
 use super::node::NodeMut;
@@ -117,7 +118,9 @@ pub(super) fn inherit(
     if inherits && matches!(kind, S_IFREG | S_IFDIR) {
         flags |= FLAG_PROJECT_INHERIT;
     }
+    let list = first_list(cx, dir, kind | mode)?;
     let fresh = Fresh {
+        list,
         mode: kind | mode,
         uid: new.uid.into(),
         gid,

@@ -8,7 +8,7 @@
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
-use super::mode::{CONTENTS, set_mode, without_ids};
+use super::mode::{CONTENTS, set_ids, without_ids};
 use super::node::NodeMut;
 use super::{Allocate, Settings};
 use crate::fs::FileSystem;
@@ -196,7 +196,7 @@ fn write_chunk(
     }
     let mode = node.mode(cx)?;
     if clear_ids && without_ids(mode, CONTENTS) != mode {
-        set_mode(cx, &mut node, without_ids(mode, CONTENTS))?;
+        set_ids(cx, &mut node, without_ids(mode, CONTENTS))?;
     } else {
         cx.os.log_write(ino, at, len as u64);
     }

@@ -101,6 +101,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         keeps_unlinked: false,
     };
     let root = Fresh {
+        list: None,
         mode: S_IFDIR | u64::from(props.mode) & 0o7777,
         uid: props.uid.into(),
         gid: props.gid.into(),

@@ -26,7 +26,9 @@
 //! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
-//! | `nfs4` | what NFSv4 lists of other systems come to |
+//! | `nfs4` | what NFSv4 lists come to |
+//! | `handed_down` | NFSv4 lists that new nodes take over, and what a change of the mode makes of them |
+//! | `nfs4_xattr` | NFSv4 lists that programs set |
 //! | `fuid` | owners of domains |
 //! | `quota` | quotas of users, groups and projects |
 //! | `format` | new file systems and volumes |
@@ -51,11 +53,13 @@ mod create;
 mod data;
 mod format;
 mod fuid;
+mod handed_down;
 mod legacy;
 mod mode;
 mod names;
 mod new_node;
-mod nfs4;
+pub(crate) mod nfs4;
+mod nfs4_xattr;
 mod node;
 #[cfg(feature = "planted")]
 mod planted;
@@ -142,6 +146,10 @@ impl DirectIo {
 pub struct Settings {
     /// Which extended attributes are shown and may be changed (`xattr`, `acltype`).
     pub visibility: Visibility,
+    /// What new files take over of an NFSv4 list (`aclinherit`).
+    pub acl_inherit: AclInherit,
+    /// What `chmod` does to an NFSv4 list (`aclmode`).
+    pub acl_mode: AclMode,
     /// `xattr=sa`: new extended attributes go among the system attributes.
     pub xattr_sa: bool,
     /// `atime`, `relatime`.
@@ -173,6 +181,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             visibility: Visibility::default(),
+            acl_inherit: AclInherit::default(),
+            acl_mode: AclMode::default(),
             xattr_sa: true,
             atime: Atime::On,
             directory_atime: true,
@@ -197,6 +207,36 @@ impl Settings {
         }
         Settings { xattr_sa: false, project_quota: false, dnode_size: DNODE_SLOT, ..self }
     }
+}
+
+/// Which entries of its directory's NFSv4 list a new file takes over (`aclinherit`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AclInherit {
+    /// None.
+    Discard,
+    /// Those that deny.
+    NoAllow,
+    /// All, without the permissions to change the list and the owner.
+    #[default]
+    Restricted,
+    /// All as they are; the mode follows them.
+    Passthrough,
+    /// As [`AclInherit::Passthrough`]; to execute a file only if its creator asked for that.
+    PassthroughX,
+}
+
+/// What `chmod` does to an NFSv4 list (`aclmode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AclMode {
+    /// The mode takes its place.
+    #[default]
+    Discard,
+    /// Entries allow no more than the mode allows the group.
+    GroupMask,
+    /// Entries for users and groups, and those that are handed down, stay.
+    Passthrough,
+    /// It is refused where a list says more than the mode.
+    Restricted,
 }
 
 /// What kind of node to create.

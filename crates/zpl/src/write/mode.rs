@@ -2,6 +2,7 @@
 
 use super::acl;
 use super::context::Cx;
+use super::handed_down::change_mode;
 use super::node::NodeMut;
 use crate::Result;
 use crate::sa::ZplAttr;
@@ -23,19 +24,32 @@ pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
     if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
 }
 
-/// Sets the mode with the list that says the same (`zfs_acl_chmod`).
-pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
+/// Sets the mode with the list that says the same, or what `aclmode` makes of a list that says more (`zfs_acl_chmod`). The
+/// mode that this comes to.
+pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<u64> {
     let (ino, old) = (node.ino, node.mode(cx)?);
     invariant!(
         (old ^ mode) & S_IFMT == 0,
         "object {ino} of mode {old:o} becomes another kind of node: {mode:o}"
     );
-    let flags = acl::flags_for(node.flags(cx)?, mode);
+    let flags = node.flags(cx)?;
+    if flags & acl::FLAG_TRIVIAL == 0 && !cx.has_old_nodes() {
+        return change_mode(cx, node, mode);
+    }
+    let flags = acl::flags_for(flags, mode);
     let (count, aces) = acl::trivial(mode);
     node.set(cx, ZplAttr::Mode, &[mode])?;
     node.set(cx, ZplAttr::Flags, &[flags])?;
     node.set(cx, ZplAttr::DaclCount, &[count])?;
-    node.set_bytes(cx, ZplAttr::DaclAces, &aces)
+    node.set_bytes(cx, ZplAttr::DaclAces, &aces)?;
+    Ok(mode)
+}
+
+/// Sets bits of the mode that lists say nothing of.
+pub(super) fn set_ids(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
+    let (ino, old) = (node.ino, node.mode(cx)?);
+    invariant!((old ^ mode) & !0o7000 == 0, "object {ino} of mode {old:o} becomes one of {mode:o}");
+    node.set(cx, ZplAttr::Mode, &[mode])
 }
 
 /// Logs that an object has another mode.

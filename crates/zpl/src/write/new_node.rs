@@ -2,6 +2,7 @@
 //! lists and owners are up to those who call ([`create`](super::create)).
 
 use super::context::Cx;
+use super::handed_down::First;
 use super::node::{MODIFIED, NodeMut};
 use super::{acl, legacy};
 use crate::Result;
@@ -15,7 +16,7 @@ use cenote_format::zil;
 
 /// The attributes that a new node is given.
 pub(super) struct Fresh<'a> {
-    /// `st_mode`, final.
+    /// `st_mode`; a list that the node takes over may change the permissions.
     pub(super) mode: u64,
     pub(super) uid: u64,
     pub(super) gid: u64,
@@ -27,6 +28,8 @@ pub(super) struct Fresh<'a> {
     pub(super) projid: u64,
     pub(super) rdev: Option<u64>,
     pub(super) target: Option<&'a [u8]>,
+    /// The list that it takes over; `None`: that of its mode.
+    pub(super) list: Option<First>,
 }
 
 /// What a node gets that is made again from a log.
@@ -106,13 +109,18 @@ fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<Node
 
 /// The attributes in the order in which OpenZFS has them (`sa_replace_all_by_template`).
 fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
-    let mode = fresh.mode;
-    let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;
+    let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
     let project = cx.settings.project_quota;
-    let mut flags = acl::flags_for(MODIFIED | fresh.flags, mode);
-    if is_dir {
-        flags |= acl::FLAG_AUTO_INHERIT;
-    }
+    let (mode, mut flags) = match &fresh.list {
+        Some(First { list, flags }) => {
+            let flags = MODIFIED | fresh.flags | flags;
+            list.comes_to(fresh.mode, flags, (fresh.uid, fresh.gid))
+        }
+        None => {
+            let auto = if is_dir { acl::FLAG_AUTO_INHERIT } else { 0 };
+            (fresh.mode, acl::flags_for(MODIFIED | fresh.flags, fresh.mode) | auto)
+        }
+    };
     if project {
         flags |= FLAG_PROJID;
     }
@@ -140,7 +148,10 @@ fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeM
     if let Some(rdev) = fresh.rdev {
         node.add(cx, ZplAttr::Rdev, [rdev])?;
     }
-    let (count, aces) = acl::trivial(mode);
+    let (count, aces) = match &fresh.list {
+        Some(First { list, .. }) => (list.entries.len() as u64, list.stored()),
+        None => acl::trivial(mode),
+    };
     node.add(cx, ZplAttr::DaclCount, [count])?;
     node.add_bytes(cx, ZplAttr::DaclAces, &aces)?;
     if let Some(target) = fresh.target {

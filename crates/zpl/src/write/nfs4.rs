@@ -1,19 +1,22 @@
 //! NFSv4 lists that say more than a mode: what they come to (`zfs_aclset_common`, `zfs_mode_compute`,
 //! `ace_trivial_common`).
 //!
-//! Linux shows nothing of such a list but the mode, which follows it: for each permission the first entry about
+//! The kernel looks at nothing of such a list but the mode, which follows it: for each permission the first entry about
 //! the owner, the owning group or everyone decides. What only some entries say is noted in `zp_flags`.
 
-use super::acl::{FLAG_AUTO_INHERIT, FLAG_NO_EXECS_DENIED, FLAG_TRIVIAL};
+pub(crate) use super::acl::FLAG_TRIVIAL;
+use super::acl::{FLAG_AUTO_INHERIT, FLAG_NO_EXECS_DENIED};
 use super::context::Cx;
 use super::node::NodeMut;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
 use cenote_format::acl::{Ace, flag, kind};
+use cenote_format::invariant::broken;
+use cenote_format::{ByteOrder, Bytes};
 
 /// `zp_flags`: the list has entries to hand down (`ZFS_INHERIT_ACE`).
-const FLAG_INHERIT: u64 = 0x2;
+pub(super) const FLAG_INHERIT: u64 = 0x2;
 /// `zp_flags`: entries with types of objects (`ZFS_ACL_OBJ_ACE`).
 const FLAG_OBJECTS: u64 = 0x8;
 /// `zp_flags` of the whole list (`ZFS_ACL_PROTECTED`, `ZFS_ACL_DEFAULTED`).
@@ -25,21 +28,21 @@ const CHOSEN: u64 = FLAG_AUTO_INHERIT | FLAG_PROTECTED | FLAG_DEFAULTED;
 const REPLACED: u64 = CHOSEN | FLAG_TRIVIAL | FLAG_INHERIT | FLAG_OBJECTS;
 
 /// Flags of a whole list in records (`ACL_AUTO_INHERIT`, `ACL_PROTECTED`, `ACL_DEFAULTED`), and in `zp_flags`.
-const IN_RECORDS: [(u64, u64); 3] =
+pub(crate) const IN_RECORDS: [(u64, u64); 3] =
     [(0x1, FLAG_AUTO_INHERIT), (0x2, FLAG_PROTECTED), (0x4, FLAG_DEFAULTED)];
 
 /// Permissions (`ACE_*`).
 const READ_DATA: u32 = 0x1;
 const WRITE_DATA: u32 = 0x2;
 const WRITE_NAMED_ATTRS: u32 = 0x10;
-const EXECUTE: u32 = 0x20;
+pub(super) const EXECUTE: u32 = 0x20;
 const DELETE_CHILD: u32 = 0x40;
 const READ_ATTRIBUTES: u32 = 0x80;
 const WRITE_ATTRIBUTES: u32 = 0x100;
 const DELETE: u32 = 0x1_0000;
 const READ_ACL: u32 = 0x2_0000;
-const WRITE_ACL: u32 = 0x4_0000;
-const WRITE_OWNER: u32 = 0x8_0000;
+pub(super) const WRITE_ACL: u32 = 0x4_0000;
+pub(super) const WRITE_OWNER: u32 = 0x8_0000;
 
 const S_IXALL: u64 = 0o111;
 
@@ -68,7 +71,7 @@ impl List {
     }
 
     /// `zp_flags` of a node, which were `old`, with this list.
-    fn flags(&self, old: u64, is_dir: bool) -> u64 {
+    pub(super) fn flags(&self, old: u64, is_dir: bool) -> u64 {
         let chosen = match self.flags {
             None => old & CHOSEN,
             Some(flags) => {
@@ -88,24 +91,70 @@ impl List {
         old & !REPLACED | chosen | seen
     }
 
-    /// Gives it to a node.
+    /// Gives a node a list that others wrote.
     pub(super) fn give(&self, cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<()> {
         self.check()?;
+        let mode = node.mode(cx)?;
+        self.put(cx, node, mode).map(drop)
+    }
+
+    /// Puts it to a node that is to have the mode `asked`; the mode that it gets.
+    pub(super) fn put(&self, cx: &mut Cx<'_>, node: &mut NodeMut, asked: u64) -> Result<u64> {
         let owners = (node.required(cx, ZplAttr::Uid)?, node.required(cx, ZplAttr::Gid)?);
-        let (mode, everyone_runs) = mode(&self.entries, node.mode(cx)?, owners);
-        let mut flags = self.flags(node.flags(cx)?, mode & S_IFMT == S_IFDIR);
-        flags = if everyone_runs {
-            flags | FLAG_NO_EXECS_DENIED
-        } else {
-            flags & !FLAG_NO_EXECS_DENIED
-        };
-        let mut bytes = Vec::new();
-        self.entries.iter().for_each(|ace| ace.append_stored(&mut bytes));
+        let (mode, flags) = self.comes_to(asked, node.flags(cx)?, owners);
         node.set(cx, ZplAttr::Mode, &[mode])?;
         node.set(cx, ZplAttr::Flags, &[flags])?;
         node.set(cx, ZplAttr::DaclCount, &[self.entries.len() as u64])?;
-        node.set_bytes(cx, ZplAttr::DaclAces, &bytes)
+        node.set_bytes(cx, ZplAttr::DaclAces, &self.stored())?;
+        Ok(mode)
     }
+
+    /// The entries as they are stored.
+    pub(super) fn stored(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.entries.iter().for_each(|ace| ace.append_stored(&mut bytes));
+        bytes
+    }
+
+    /// Mode and `zp_flags` of a node with this list, which has the mode `asked` and the flags `old` so far.
+    pub(super) fn comes_to(&self, asked: u64, old: u64, owners: (u64, u64)) -> (u64, u64) {
+        let (mode, everyone_runs) = mode(&self.entries, asked, owners);
+        let flags = self.flags(old, mode & S_IFMT == S_IFDIR) & !FLAG_NO_EXECS_DENIED;
+        (mode, if everyone_runs { flags | FLAG_NO_EXECS_DENIED } else { flags })
+    }
+}
+
+/// The list that says the same as `mode`.
+pub(crate) fn of_mode(mode: u64) -> Vec<Ace> {
+    let (count, bytes) = super::acl::trivial(mode);
+    let list = Ace::decode_stored(&Bytes::new(&bytes, ByteOrder::Little, "list of a mode"), count);
+    list.unwrap_or_else(|e| broken(format_args!("the list of mode {mode:o}: {e}")))
+}
+
+/// The entries of a node (`zfs_acl_node_read`).
+///
+/// Errors: a list that makes no sense.
+pub(super) fn of_node(cx: &Cx<'_>, node: &NodeMut) -> Result<Vec<Ace>> {
+    let (Some(count), Some(bytes)) =
+        (node.word(cx, ZplAttr::DaclCount), node.bytes(cx, ZplAttr::DaclAces))
+    else {
+        return Ok(of_mode(node.mode(cx)?));
+    };
+    let b = Bytes::new(bytes, ByteOrder::Little, "NFSv4 ACL");
+    Ace::decode_stored(&b, count).map_err(Error::decode(node.ino))
+}
+
+/// The mode of a node follows its list, whose entries may name the new owner or group (`zfs_acl_chown_setattr`).
+pub(super) fn follow_owner(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<()> {
+    let flags = node.flags(cx)?;
+    if cx.settings.visibility.posix_acl || flags & FLAG_TRIVIAL != 0 || cx.has_old_nodes() {
+        return Ok(());
+    }
+    let list = List { entries: of_node(cx, node)?, flags: None };
+    let owners = (node.required(cx, ZplAttr::Uid)?, node.required(cx, ZplAttr::Gid)?);
+    let (mode, flags) = list.comes_to(node.mode(cx)?, flags, owners);
+    node.set(cx, ZplAttr::Mode, &[mode])?;
+    node.set(cx, ZplAttr::Flags, &[flags])
 }
 
 /// The mode `old` with the permissions that a list gives where owner and group are `owners`, and whether no user
@@ -158,7 +207,6 @@ fn is_trivial(list: &[Ace]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_format::{ByteOrder, Bytes};
 
     fn ace(kind: u16, flags: u16, mask: u32, who: u64) -> Ace {
         let names =

@@ -13,7 +13,9 @@
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, PROJECT_INHERIT, SETTABLE};
-use super::mode::{CONTENTS, OWNER, set_mode, without_ids};
+use super::handed_down::refuses_mode;
+use super::mode::{CONTENTS, OWNER, set_ids, set_mode, without_ids};
+use super::nfs4::follow_owner;
 use super::node::NodeMut;
 use super::{Atime, SetAttr, SetTime, data};
 use crate::attr::Attr;
@@ -153,6 +155,9 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     let node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
+    if set.mode.is_some() && refuses_mode(cx, &node)? {
+        return Err(Error::NotPermitted(format!("the mode of object {ino}, by its ACL")));
+    }
     check_quota(cx, &node, set)?;
     apply_to(cx, node, set, Owners::of(set))
 }
@@ -185,11 +190,16 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr, owners: Owners) -
         mode = without_ids(mode, run);
     }
     let mut access = None;
-    if mode != old || set.mode.is_some() {
-        set_mode(cx, &mut node, mode)?;
+    if set.mode.is_some() {
+        mode = set_mode(cx, &mut node, mode)?;
         access = super::xattr::access_acl(cx, &node)?;
+    } else if mode != old {
+        set_ids(cx, &mut node, mode)?;
     }
     set_owner(cx, &mut node, owners, set.projid)?;
+    if owners.uid.is_some() || owners.gid.is_some() {
+        follow_owner(cx, &mut node)?;
+    }
     if let Some(flags) = set.flags {
         let flags = node.flags(cx)? & !SETTABLE | flags;
         node.set(cx, ZplAttr::Flags, &[flags])?;

@@ -23,6 +23,7 @@ use super::{SetXattr, data, names};
 use crate::acl::NAMES;
 use crate::error::show;
 use crate::fs::FileSystem;
+use crate::nfs4;
 use crate::sa::ZplAttr;
 use crate::xattr::{RESERVED, USER};
 use crate::znode::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -191,6 +192,7 @@ fn create_hidden(
     links: u64,
 ) -> Result<NodeMut> {
     let fresh = Fresh {
+        list: None,
         mode,
         uid: of.required(cx, ZplAttr::Uid)?,
         gid: of.required(cx, ZplAttr::Gid)?,
@@ -401,6 +403,12 @@ impl FileSystem {
                 false => Err(Error::Unsupported("POSIX ACLs are off".into())),
             };
         }
+        if name == nfs4::NAME {
+            return match visible.nfs4_acl {
+                true => Ok(()),
+                false => Err(Error::Unsupported("NFSv4 ACLs are off".into())),
+            };
+        }
         let prefixes: [&[u8]; 2] = [b"trusted.", b"security."];
         match prefixes.iter().find_map(|p| name.strip_prefix(*p)) {
             Some(b"") => Err(Error::Invalid(show(name))),
@@ -419,6 +427,13 @@ impl FileSystem {
         if value.len() > MAX_VALUE {
             return Err(Error::TooLarge(show(name)));
         }
+        if name == nfs4::NAME {
+            // Every file has a list.
+            return match how.create {
+                true => Err(Error::Exists(show(name))),
+                false => self.set_nfs4_xattr(ino, Some(value)),
+            };
+        }
         let write = CREATE.saturating_add(2 * value.len() as u64);
         let cost = Cost { write, objects: 2, frees: false };
         self.change(cost, |cx| change(cx, ino, name, Some(value), how))
@@ -428,6 +443,9 @@ impl FileSystem {
     /// [`FileSystem::set_xattr`].
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
         self.check_xattr_name(name)?;
+        if name == nfs4::NAME {
+            return self.set_nfs4_xattr(ino, None);
+        }
         let cost = Cost { write: CREATE, objects: 0, frees: true };
         self.change(cost, |cx| change(cx, ino, name, None, SetXattr::default()))
     }

@@ -6,6 +6,7 @@ mod acl;
 mod beside;
 mod damage;
 mod names;
+mod nfs4;
 mod openzfs;
 mod random;
 mod special;

@@ -22,7 +22,7 @@ use cenote_pool::status::{ReplayStatus, VdevLine};
 use cenote_pool::vdev_figures::VdevFigures;
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus, config};
-use cenote_vdev::VdevState;
+use cenote_vdev::{GROWING_FIGURES, GrowingFigure, GrowingFigures, VdevState};
 use serde_json::{Map, Value};
 use std::time::SystemTime;
 
@@ -65,6 +65,9 @@ pub fn pool(
     if let Some(replay) = &s.replay {
         item.insert("replay_stats".into(), figures.replay(replay).into());
     }
+    if let Some(objects) = pool.store().vdevs().growing_figures() {
+        item.insert("object_stats".into(), figures.objects(&objects).into());
+    }
     let tree = Tree { figures, pool: &pool, show };
     tree.sections(s, &mut item);
     if show.dedup {
@@ -85,6 +88,18 @@ struct Figures<'a> {
 impl Figures<'_> {
     fn bytes(&self, n: u64) -> Value {
         self.json.figure(n, Form::Bytes, self.literal)
+    }
+
+    /// What is in the pool's object store, and what was asked of that; of cenote's own.
+    fn objects(&self, objects: &GrowingFigures) -> Map<String, Value> {
+        let shown = |(figure, value): (&GrowingFigure, u64)| {
+            let shown = match figure.name.ends_with("_bytes") {
+                true => self.bytes(value),
+                false => self.number(value),
+            };
+            (figure.name.to_string(), shown)
+        };
+        GROWING_FIGURES.iter().zip(objects.values()).map(shown).collect()
     }
 
     fn number(&self, n: u64) -> Value {

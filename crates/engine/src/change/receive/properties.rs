@@ -11,6 +11,7 @@
 
 use super::error::Result;
 use crate::SpaceCheck;
+use crate::change::create::needs_upgrade;
 use crate::change::policy::Operation;
 use crate::change::props::{self, On, Setting};
 use crate::change::set::{find_target, is_refusal};
@@ -21,6 +22,7 @@ use cenote_dsl::write::props::{
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_dsl::{DatasetKind, Source};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::version;
 
 const REFQUOTA: &str = "refquota";
 
@@ -132,11 +134,12 @@ impl Changes {
         }
         let is_snapshot = dataset.kind == DatasetKind::Snapshot;
         self.receive_task(permit, (SpaceCheck::Reserved, 4), move |context| {
+            let version = context.config.version;
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
             let mut failed: Vec<Failed> = busy.into_iter().map(is_busy).chain(denied).collect();
             if let Some(came) = &came {
-                failed.extend(take(tx, target, came, &inherited, is_snapshot)?);
+                failed.extend(take(tx, target, came, &inherited, (is_snapshot, version))?);
             }
             let inheritable =
                 |p: &&String| props::find(p).is_none_or(|native| native.is_inheritable());
@@ -167,9 +170,12 @@ fn take(
     target: Target,
     came: &[(String, NewValue)],
     inherited: &[String],
-    is_snapshot: bool,
+    (is_snapshot, version): (bool, u64),
 ) -> std::result::Result<Vec<Failed>, DslWriteError> {
-    if !is_snapshot {
+    if is_snapshot && version < version::SNAPSHOT_PROPERTIES {
+        return Ok(Vec::new());
+    }
+    if !is_snapshot && version >= version::RECEIVED_PROPERTIES {
         mark_received(tx, target)?;
         let names: Vec<&str> = came.iter().map(|(name, _)| name.as_str()).collect();
         forget_received(tx, target, &names)?;
@@ -183,13 +189,16 @@ fn take(
             continue;
         }
         let setting = Setting { name: name.clone(), value: value.clone() };
-        let unknown = props::feature_for(&setting)
-            .map(|guid| cenote_dsl::write::features::is_enabled(tx, guid).map(|on| !on));
-        if unknown.transpose()?.unwrap_or(false) {
+        if needs_upgrade(tx, version, [&setting])? {
             failed.push(Failed { name: name.clone(), error: ChangeError::NeedsUpgrade });
             continue;
         }
-        match tx.whole(|tx| receive(tx, target, name, value)) {
+        // Without a place of their own they are set.
+        let put = |tx: &mut Tx<'_>| match version < version::RECEIVED_PROPERTIES {
+            true => cenote_dsl::write::props::set(tx, target, name, value),
+            false => receive(tx, target, name, value),
+        };
+        match tx.whole(put) {
             Ok(()) => {}
             Err(e) if !is_refusal(&e) => return Err(e),
             Err(e) => failed.push(Failed { name: name.clone(), error: e.into() }),

@@ -9,92 +9,13 @@
 //! intent log does not wait at all: what it cannot write is waited for with the transaction group.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_format::invariant::said;
-use cenote_format::less;
-use cenote_vdev::{Alarm, waiting};
-use parking_lot::{Condvar, Mutex};
+use cenote_vdev::Alarm;
 
 use super::Allocator;
 use crate::alloc::class::Class;
 use crate::alloc::group::Group;
 use crate::alloc::metaslab::{Metaslab, Room};
-
-#[derive(Default)]
-struct Turns {
-    working: u64,
-    waiting: u64,
-}
-
-/// Keeps those that disable metaslabs of a group and those that need all of its free space apart.
-#[derive(Default)]
-pub(in crate::alloc) struct DisableGate {
-    turns: Mutex<Turns>,
-    changed: Condvar,
-    begun: AtomicU64,
-    ended: AtomicU64,
-}
-
-impl DisableGate {
-    /// Waits while somebody needs all free space.
-    fn enter(&self) {
-        let mut turns = self.turns.lock();
-        while turns.waiting > 0 {
-            self.changed.wait(&mut turns);
-        }
-        turns.working += 1;
-        self.begun.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn leave(&self) {
-        let mut turns = self.turns.lock();
-        turns.working = less!(turns.working, 1, "threads that disable metaslabs");
-        self.ended.fetch_add(1, Ordering::SeqCst);
-        self.changed.notify_all();
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.turns.lock().waiting > 0
-    }
-
-    /// So often metaslabs were disabled, and are no longer.
-    pub(in crate::alloc) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::SeqCst)
-    }
-
-    /// So often metaslabs were disabled.
-    pub(in crate::alloc) fn begun(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
-    }
-
-    /// Waits until no metaslab is disabled; none is while what is returned lives.
-    pub(in crate::alloc) fn keep_out(&self) -> KeptOut<'_> {
-        waiting::begins();
-        let mut turns = self.turns.lock();
-        turns.waiting += 1;
-        while turns.working > 0 {
-            self.changed.wait(&mut turns);
-        }
-        KeptOut(self)
-    }
-}
-
-/// See [`DisableGate::keep_out`].
-pub(in crate::alloc) struct KeptOut<'a>(&'a DisableGate);
-
-impl Drop for KeptOut<'_> {
-    fn drop(&mut self) {
-        let mut turns = self.0.turns.lock();
-        match turns.waiting.checked_sub(1) {
-            Some(left) => turns.waiting = left,
-            None => {
-                tracing::error!("{}", said(format_args!("a thread lets in what it kept not out")))
-            }
-        }
-        self.0.changed.notify_all();
-    }
-}
 
 /// What an allocation does about disabled metaslabs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! and what is freed is noted, and put right at the end. A load that fails, or whose thread panics, leaves the metaslab as it
 //! was.
 
+use cenote_format::invariant::broken;
 use std::time::Instant;
 
 use cenote_vdev::stats::Latencies;
@@ -70,6 +71,12 @@ impl Metaslab {
         Ok(self.view())
     }
 
+    /// What was allocated and freed while it is being loaded is noted nowhere.
+    fn no_notes(&self) -> ! {
+        let (vdev, start) = (self.vdev, self.extent.start);
+        broken(format_args!("vdev {vdev}, metaslab at {start:#x}: it is loaded without notes"))
+    }
+
     /// Takes deferred frees out of the free space as a map has it that was written in `txg`, and
     /// adds those that are deferred no more, but were when the map was written.
     ///
@@ -77,7 +84,7 @@ impl Metaslab {
     fn hold_back(&self, free: &mut Loading, txg: u64) -> Result<(), String> {
         let (back, earlier, later, own) = {
             let mut state = self.state.lock();
-            let noted = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
+            let Some(noted) = state.loading.as_mut().map(std::mem::take) else { self.no_notes() };
             let earlier = state.freed.sets(txg).chain(state.defer.sets(txg));
             let earlier: Vec<Set> = earlier.collect();
             let later = state.freed.sets_after(txg).chain(state.defer.sets_after(txg));
@@ -131,7 +138,8 @@ impl Metaslab {
             add(noted);
             state = self.state.lock();
         }
-        add(state.loading.take().unwrap_or_default());
+        let Some(noted) = state.loading.take() else { self.no_notes() };
+        add(noted);
         let loaded = result.map(|free| {
             let allocated = self.extent.size - free.space();
             let found = allocated.wrapping_sub(state.allocated) as i64;

@@ -3,7 +3,8 @@
 //! `zfs_replay_rename_whiteout`).
 //!
 //! A record says what became of the operation. So a node gets the number, the size of its dnode, the generation,
-//! mode, owners and time of creation that the record has; only its project and flags come from the directory. The
+//! mode, owners and time of creation that the record has; only its project and flags, and its NFSv4 list if the record has
+//! none, come from the directory, with the mode as what was asked for. The
 //! entries of an ACL come before the owners, as their domains do in the record. The directory of extended
 //! attributes has no name, but is noted in the node that it belongs to.
 //!
@@ -20,6 +21,7 @@ use crate::write::context::Cx;
 use crate::write::cost::CREATE;
 use crate::write::flags::PROJECT_INHERIT;
 use crate::write::fuid::Domains;
+use crate::write::handed_down::first_list;
 use crate::write::new_node::{Fresh, Place, create_node_at};
 use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
@@ -57,7 +59,9 @@ fn make(
         0 => 0,
         _ => parent.word(cx, ZplAttr::ProjId).unwrap_or(0),
     };
+    let list = first_list(cx, parent, new.mode)?;
     let fresh = Fresh {
+        list,
         mode: new.mode,
         uid,
         gid,
@@ -233,6 +237,7 @@ fn make_hidden(
     (uid, gid): (u64, u64),
 ) -> Result<NodeMut> {
     let fresh = Fresh {
+        list: None,
         mode: new.mode,
         uid,
         gid,

@@ -42,6 +42,7 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::compress::Compression;
+use cenote_format::invariant::broken;
 use cenote_format::stream::{Begin, Record, WriteRecord, feature};
 use cenote_pool::Pool;
 use cenote_store::correct::{Corrected, Offer};
@@ -264,7 +265,13 @@ impl<'a> Found<'a> {
     /// what is there.
     fn left_after(&self, open: &'a [Whole], done: usize) -> (&'a [Whole], u64) {
         match self.blocks.get(done) {
-            Some(next) => (open.get(next.before..).unwrap_or_default(), next.unseen_before),
+            Some(next) => {
+                let (before, all) = (next.before, open.len());
+                let left = open.get(before..).unwrap_or_else(|| {
+                    broken(format_args!("{before} of {all} blocks of a stream came before one"))
+                });
+                (left, next.unseen_before)
+            }
             None => (&[], self.unseen),
         }
     }

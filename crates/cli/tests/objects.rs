@@ -1,0 +1,413 @@
+//! Pools in object stores, by commands: with a server that speaks S3, and with directories.
+//!
+//! OpenZFS cannot read such pools. Our own `zdb` accounts for every block, a listing for every object; and what is sent to a pool of files is judged by
+//! OpenZFS there.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use cenote_objects::{Address, Environment, Space, Tunables, connect};
+use cenote_teststore::{Fault, Server};
+use common::{Done, Session, UNUSED, can_mount};
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A daemon that knows the credentials of a server.
+struct Host {
+    session: Session,
+}
+
+impl Host {
+    fn new() -> Host {
+        Host { session: Session::new() }
+    }
+
+    fn run(&self, line: &str) -> Done {
+        let mut command = self.session.command();
+        command.envs(Server::environment()).args(line.split_whitespace());
+        done(&mut command)
+    }
+
+    fn shell(&self, line: &str) -> Done {
+        let line = line.replace("cenote ", &format!("{} ", env!("CARGO_BIN_EXE_cenote")));
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line]).envs(Server::environment());
+        command.env("CENOTE_SOCKET", self.session.path("socket"));
+        done(command.current_dir(self.session.dir.path()))
+    }
+
+    /// A file for a pool of the session's directory `d`.
+    fn file(&self, name: &str) -> String {
+        let dir = self.session.path("d");
+        fs::create_dir_all(&dir).unwrap();
+        fs::File::create(dir.join(name)).unwrap().set_len(256 << 20).unwrap();
+        dir.join(name).display().to_string()
+    }
+
+    /// The pool goes on, or a suspension is said, within a minute.
+    fn until(&self, line: &str, part: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(90);
+        loop {
+            let said = self.run(line);
+            if said.out.contains(part) {
+                return said.out;
+            }
+            assert!(Instant::now() < end, "{said:?}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+fn done(command: &mut std::process::Command) -> Done {
+    let output = cenote_testpools::output(command);
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    common::keys::contents(seed, len)
+}
+
+/// Where a pool is mounted.
+fn mountpoint(host: &Host) -> PathBuf {
+    host.session.path("mnt")
+}
+
+/// From its creation to its end: created, used, shown, exported, imported by another host, sent to files, destroyed.
+#[test]
+fn a_pool_by_network() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::new();
+    let (host, device) = (Host::new(), server.device("tank"));
+    let mnt = mountpoint(&host);
+    let made = format!("zpool create -m {} tank {device}", mnt.display());
+    host.run(&made).ok();
+    // It is there once.
+    let again = host.run(&format!("zpool create -m none other {device}")).fails(1);
+    assert!(
+        again.contains("is part of active pool 'tank'") || again.contains("not empty"),
+        "{again}"
+    );
+    for n in 0..8 {
+        fs::write(mnt.join(format!("file {n}")), bytes(n, 400_000)).unwrap();
+    }
+    host.run("zpool sync tank").ok();
+    let status = host.run("zpool status tank").ok();
+    assert!(status.contains(&device) && status.contains("objects: "), "{status}");
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    for (_, secret) in Server::environment() {
+        assert!(!status.contains(secret), "{status}");
+    }
+    let json = host.run("zpool status -j tank").ok();
+    assert!(json.contains("\"object_stats\"") && json.contains("\"put_requests\""), "{json}");
+    let list = host.run("zpool list -Hp -o name,health,free tank").ok();
+    assert!(list.starts_with("tank\tONLINE\t"), "{list}");
+    let iostat = host.run("zpool iostat --objects -v tank").ok();
+    assert!(
+        iostat.contains("requests") && iostat.contains("put") && iostat.contains(&device),
+        "{iostat}"
+    );
+    let refused = host.run("zpool iostat --objects -r tank").fails(2);
+    assert!(refused.contains("isn't allowed with --objects"), "{refused}");
+    let prometheus = host.run("txgs --prometheus tank").ok();
+    let puts = "cenote_store_put_requests_total{pool=\"tank\"} ";
+    let puts = prometheus.lines().find_map(|line| line.strip_prefix(puts)).unwrap();
+    assert!(puts.parse::<u64>().unwrap() > 3, "{puts}");
+    assert!(host.run("txgs --fields").ok().contains("cenote_store_live_bytes"));
+
+    fs::remove_file(mnt.join("file 7")).unwrap();
+    host.run("zfs snapshot tank@one").ok();
+    host.run("zpool scrub -w tank").ok();
+    host.run("zpool export tank").ok();
+    let bcc = host.run(&format!("zdb -e -p {device} -bcc tank"));
+    assert_eq!(
+        (bcc.code, bcc.out.contains("No leaks (block sum matches space maps exactly)")),
+        (0, true),
+        "{bcc:?}"
+    );
+    for line in ["zdb -e -p DEV -m tank", "zdb -e -p DEV -d tank", "zdb -l DEV"] {
+        let said = host.run(&line.replace("DEV", &device));
+        assert_eq!(said.code, 0, "{line}: {said:?}");
+        // What keeps OpenZFS from importing it.
+        assert!(!line.contains("-l") || said.out.contains("org.cenote:object_vdev"), "{said:?}");
+    }
+
+    audit(&server, "tank");
+
+    // Another host, which is told the name alone.
+    let second = Host::new();
+    let found = second.run(&format!("zpool import -d {device}")).ok();
+    assert!(found.contains("pool: tank") && found.contains("ONLINE"), "{found}");
+    second.run(&format!("zpool import -R {} -d {device} tank", mnt.display())).ok();
+    let there = PathBuf::from(format!("{}{}", mnt.display(), mnt.display()));
+    for n in 0..7 {
+        assert_eq!(fs::read(there.join(format!("file {n}"))).unwrap(), bytes(n, 400_000));
+    }
+    // To files, where OpenZFS judges.
+    let file = second.file("a");
+    second.run(&format!("zpool create -m none files {file}")).ok();
+    second.shell("cenote zfs send -Rw tank@one | cenote zfs receive -u files/copy").ok();
+    let guid = |name: &str| second.run(&format!("zfs get -Hp -o value guid {name}")).ok();
+    assert_eq!(guid("tank@one"), guid("files/copy@one"));
+    second.run("zpool export files").ok();
+    cenote_testpools::judge(&second.session.path("d"), "files");
+    second.run("zpool destroy tank").ok();
+    assert_eq!(server.names(), [""; 0]);
+    // The place is free.
+    second.run(&format!("zpool create -m none tank {device}")).ok();
+    second.run("zpool destroy tank").ok();
+    assert_eq!(server.names(), [""; 0]);
+}
+
+/// With special, log and cache devices besides, in a directory; and a daemon that is stopped and started.
+#[test]
+fn a_pool_in_a_directory_with_other_devices() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new();
+    let dir = host.session.path("objects");
+    fs::create_dir(&dir).unwrap();
+    let device = format!("file://{}", dir.display());
+    let (special, log, cache) = (host.file("special"), host.file("log"), host.file("cache"));
+    let mnt = mountpoint(&host);
+    let made = host.run(&format!(
+        "zpool create -f -m {} tank {device}/ special {special} log {log}",
+        mnt.display()
+    ));
+    made.ok();
+    let added = host.run(&format!("zpool add tank cache {cache}"));
+    assert_eq!((added.code, added.err.replace(UNUSED, "").as_str()), (0, ""));
+    let more = host.file("more");
+    host.run(&format!("zpool add -f tank log {more}")).ok();
+    fs::write(mnt.join("file"), bytes(1, 3_000_000)).unwrap();
+    fs::File::open(mnt.join("file")).unwrap().sync_all().unwrap();
+    let status = host.run("zpool status -P tank").ok();
+    for name in [&device, &special, &log, &cache, &more] {
+        assert!(status.contains(name.as_str()), "{name}: {status}");
+    }
+    host.run("zpool export tank").ok();
+    let bcc =
+        host.run(&format!("zdb -e -p {device} -p {} -bcc tank", host.session.path("d").display()));
+    assert!(bcc.code == 0 && bcc.out.contains("No leaks"), "{bcc:?}");
+    let import = format!("zpool import -d {device} -d {} tank", host.session.path("d").display());
+    host.run(&import).ok();
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), bytes(1, 3_000_000));
+    // A log device leaves; the store cannot.
+    host.run(&format!("zpool remove tank {more}")).ok();
+    let (file, mut wrong) = (host.file("new"), Vec::new());
+    for (line, part) in [
+        (format!("zpool remove tank {device}"), "operation not supported"),
+        (format!("zpool attach tank {device} {file}"), "object store"),
+        (format!("zpool replace tank {device} {file}"), "object store"),
+        (format!("zpool replace tank {log} file://{}/x", dir.display()), ""),
+        (format!("zpool add tank {file}"), "the data of the pool is in an object store"),
+        ("zpool add tank s3://bucket/x?endpoint=http://127.0.0.1:9".into(), ""),
+        ("zpool checkpoint tank".into(), "object store"),
+        ("zpool split tank other".into(), ""),
+        (format!("zpool offline tank {device}"), "no valid replicas"),
+        ("zpool set multihost=on tank".into(), "object store"),
+        (format!("zpool trim tank {device}"), "cannot trim"),
+        (format!("zpool initialize tank {device}"), "cannot initialize"),
+        ("zpool reguid tank nonsense".into(), ""),
+    ] {
+        let said = host.run(&line);
+        if said.code == 0 || !said.err.contains(part) {
+            wrong.push(format!("{line}: {said:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(host.run("zpool status -x").ok().contains("all pools are healthy"));
+    host.run("zpool destroy tank").ok();
+    assert_eq!(
+        fs::read_dir(&dir).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(),
+        0
+    );
+}
+
+/// What a user gets wrong is said at once and by name, and leaves nothing.
+#[test]
+fn wrong_places_are_named() {
+    let server = Server::new();
+    let host = Host::new();
+    let device = server.device("tank");
+    let (basket, mut wrong) = (device.replace("bucket/", "basket/"), Vec::new());
+    for (name, part) in [
+        ("s3://AKID:hunter2@bucket/x", "credentials do not belong"),
+        ("s3://bucket/x?secret_access_key=hunter2", "credentials do not belong"),
+        ("s3://bucket/x?colour=red", "no option 'colour'"),
+        ("ftp://bucket/x", "'ftp://' is no kind of store"),
+        ("file://srv/x", "whole path"),
+        (basket.as_str(), "the bucket does not exist"),
+        ("az://container/x", "has no account"),
+    ] {
+        let begun = Instant::now();
+        for line in [format!("zpool create -m none tank {name}"), format!("zpool import -d {name}")]
+        {
+            let said = host.run(&line);
+            let (named, tells) = (said.err.contains(part), said.err.contains("hunter2"));
+            let slow = begun.elapsed() > Duration::from_secs(10);
+            // A search that finds nothing is no failure.
+            let failed = said.code != 0 || line.contains("import");
+            if !failed || !named || tells || slow {
+                wrong.push(format!("{line}: {said:?} {:?}", begun.elapsed()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    server.inject("*", "tank", u64::MAX, Fault::Answer(403, "AccessDenied"));
+    let said = host.run(&format!("zpool create -m none tank {device}")).fails(1);
+    assert!(said.contains("the credentials do not permit it"), "{said}");
+    server.heal();
+    // Refused late: a pool of that name is there by then, or a property is wrong.
+    let said = host.run(&format!("zpool create -m none -o feature@nonsense=enabled tank {device}"));
+    assert!(said.code != 0, "{said:?}");
+    assert_eq!(server.names(), [""; 0]);
+    host.run(&format!("zpool create -n tank {device}")).ok();
+    assert_eq!(server.names(), [""; 0]);
+    // Stranger's objects below the prefix are in the way, and stay.
+    let copy = [("tank/letter".to_string(), "dear reader".into())].into_iter().collect();
+    server.restore(&copy);
+    let said = host.run(&format!("zpool create -f -m none tank {device}")).fails(1);
+    assert!(said.contains("letter"), "{said}");
+    assert_eq!(server.names(), ["tank/letter"]);
+}
+
+/// A second host takes a pool that the first one still has: the first one is told, and writes nothing more.
+#[test]
+fn a_second_host_fences_the_first() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::new();
+    let (first, second, device) = (Host::new(), Host::new(), server.device("tank"));
+    let mnt = mountpoint(&first);
+    first
+        .run(&format!("zpool create -o failmode=continue -m {} tank {device}", mnt.display()))
+        .ok();
+    fs::write(mnt.join("kept"), bytes(1, 200_000)).unwrap();
+    first.run("zpool sync tank").ok();
+    // Another system is told who had it last; nothing is done to the first one.
+    let other = second.shell("ZFS_HOSTID=1234abcd cenote daemon");
+    assert_eq!(other.code, 0, "{other:?}");
+    let said = second.run(&format!("zpool import -N -d {device} tank")).fails(1);
+    assert!(said.contains("previously in use from another system"), "{said}");
+    fs::write(mnt.join("kept too"), bytes(2, 200_000)).unwrap();
+    first.run("zpool sync tank").ok();
+    second.run(&format!("zpool import -f -N -d {device} tank")).ok();
+    let _ = fs::write(mnt.join("lost"), bytes(2, 200_000));
+    let status = first.until("zpool status tank", "SUSPENDED");
+    assert!(status.contains("another import has taken over the pool"), "{status}");
+    first.run("zpool export -f tank");
+    second.run("zfs create tank/new").ok();
+    second.run("zpool export tank").ok();
+    let bcc = second.run(&format!("zdb -e -p {device} -bcc tank"));
+    assert!(bcc.code == 0 && bcc.out.contains("No leaks"), "{bcc:?}");
+    second.run(&format!("zpool labelclear {device}")).fails(1);
+    assert!(server.names().len() > 1);
+    second.run(&format!("zpool labelclear -f {device}")).ok();
+    assert_eq!(server.names(), [""; 0]);
+}
+
+/// The store is away for longer than requests are tried, the daemon is killed, objects of a group that never ended are left: nothing that was
+/// acknowledged is lost, and nothing is left over in the end.
+#[test]
+fn an_outage_and_a_crash() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::new();
+    let (host, device) = (Host::new(), server.device("tank"));
+    let mnt = mountpoint(&host);
+    // Quick times are for what is opened afterwards.
+    host.run("daemon").ok();
+    host.run("tunables set object_budget_ms=1500 object_grace=0 object_bytes=65536").ok();
+    host.run(&format!("zpool create -m {} tank {device}", mnt.display())).ok();
+    fs::write(mnt.join("a"), bytes(1, 500_000)).unwrap();
+    host.run("zpool sync tank").ok();
+    // Once or twice is nothing to anybody.
+    for fault in [Fault::Answer(503, "SlowDown"), Fault::Reset, Fault::ResetAfter, Fault::Half] {
+        server.inject("*", "tank", 3, fault);
+    }
+    fs::write(mnt.join("b"), bytes(2, 500_000)).unwrap();
+    host.run("zpool sync tank").ok();
+    assert!(server.met() >= 4);
+    server.heal();
+    assert!(host.run("zpool status -x").ok().contains("all pools are healthy"));
+
+    server.inject("*", "tank", u64::MAX, Fault::Answer(503, "SlowDown"));
+    fs::write(mnt.join("c"), bytes(3, 500_000)).unwrap();
+    let mut sync = host.session.command().args(["zpool", "sync", "tank"]).spawn().unwrap();
+    let status = host.until("zpool status tank", "SUSPENDED");
+    assert!(status.contains("the store does not serve it"), "{status}");
+    server.heal();
+    let end = Instant::now() + Duration::from_secs(60);
+    while host.run("zpool clear tank").code != 0
+        || host.run("zpool status tank").out.contains("SUSPENDED")
+    {
+        assert!(Instant::now() < end, "{:?}", host.run("zpool status tank"));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let _ = sync.wait();
+    fs::File::open(mnt.join("c")).unwrap().sync_all().unwrap();
+    let figures = host.session.path("figures");
+    fs::create_dir(&figures).unwrap();
+    host.run(&format!("tunables mount {}", figures.display())).ok();
+    let kstat = fs::read_to_string(figures.join("kstat/zfs/tank/objects")).unwrap();
+    let retries = kstat.lines().find(|line| line.starts_with("put_retries ")).unwrap();
+    assert!(!retries.ends_with(" 0"), "{kstat}");
+    host.run(&format!("tunables unmount {}", figures.display())).ok();
+
+    let cache = host.session.path("cache");
+    host.run(&format!("zpool set cachefile={} tank", cache.display())).ok();
+    // What is being written when the host dies is lost; what was synced is not.
+    fs::write(mnt.join("d"), bytes(4, 2_000_000)).unwrap();
+    let daemon = host.session.daemon().unwrap();
+    let pid = rustix::process::Pid::from_raw(daemon).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while rustix::process::test_kill_process(pid).is_ok() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let _ = std::process::Command::new("umount").arg("-l").arg(&mnt).output();
+    let second = Host::new();
+    second.run("daemon").ok();
+    second.run("tunables set object_grace=0").ok();
+    let there = mountpoint(&second);
+    // A cache file has the whole name.
+    second.run(&format!("zpool import -f -N -c {} tank", cache.display())).ok();
+    second.run(&format!("zfs set mountpoint={} tank", there.display())).ok();
+    second.run("zfs mount -a");
+    for (name, seed) in [("a", 1), ("b", 2), ("c", 3)] {
+        assert_eq!(fs::read(there.join(name)).unwrap(), bytes(seed, 500_000), "{name}");
+    }
+    fs::remove_file(there.join("a")).unwrap();
+    second.run("zpool export tank").ok();
+    let bcc = second.run(&format!("zdb -e -p {device} -bcc tank"));
+    assert!(bcc.code == 0 && bcc.out.contains("No leaks"), "{bcc:?}");
+    audit(&server, "tank");
+}
+
+/// What is on the server is what the last root names, once what is garbage was deleted.
+fn audit(server: &Server, prefix: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let address = Address::parse(&server.device(prefix)).unwrap();
+        let store = connect(&address, &Environment::of(&Server::environment())).unwrap();
+        let tunables = Tunables { grace: Duration::ZERO, ..Tunables::default() };
+        let found = Space::look(store, Default::default(), tunables).await.unwrap();
+        let space = found.open("the test").await.unwrap();
+        space.sweep().await.unwrap();
+        space.tidy().await;
+        let audit = space.audit().await.unwrap();
+        assert!(audit.missing.is_empty() && audit.left.is_empty(), "{audit:?}");
+    });
+}
