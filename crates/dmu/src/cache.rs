@@ -17,7 +17,10 @@ use std::sync::Arc;
 
 /// Bytes that a dnode takes in memory.
 fn memory(dnode: &Dnode) -> usize {
-    size_of::<Dnode>() + dnode.phys.pointers.len() * 128 + dnode.phys.bonus.len()
+    size_of::<Dnode>()
+        + dnode.phys.pointers.len() * 128
+        + dnode.phys.bonus.len()
+        + dnode.phys.rest.len()
 }
 
 struct Shared {

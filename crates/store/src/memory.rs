@@ -11,22 +11,51 @@
 
 mod pressure;
 
-pub use pressure::Pressure;
+pub(crate) use pressure::Pressure;
 
 use cenote_format::abd;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where hierarchies of control groups are.
-const GROUPS: &str = "/sys/fs/cgroup";
+/// Where the system tells of memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// `/proc`: with `meminfo`, `self/cgroup` and `pressure/memory`.
+    pub proc: PathBuf,
+    /// Where hierarchies of control groups are.
+    pub groups: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { proc: "/proc".into(), groups: "/sys/fs/cgroup".into() }
+    }
+}
+
+impl Places {
+    /// The control groups of this process that may limit its memory.
+    fn groups(&self) -> Vec<Group> {
+        let text = read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
+        groups_of(&text, &self.groups)
+    }
+
+    /// Memory as it is now.
+    pub fn memory(&self) -> Memory {
+        let text = read_to_string(self.proc.join("meminfo")).unwrap_or_default();
+        let left = self.groups().iter().filter_map(Group::left).min();
+        let available = [kib(&text, "MemAvailable"), left].into_iter().flatten().min();
+        Memory { all: kib(&text, "MemTotal"), free: kib(&text, "MemFree"), available }
+    }
+}
 
 /// Bytes of memory that this process can have; `None` if that cannot be found out. It is asked for once.
 pub fn usable_memory() -> Option<u64> {
     static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
     *MEMORY.get_or_init(|| {
-        let limit = groups().iter().filter_map(Group::limit).min();
-        [of_system("MemTotal"), limit].into_iter().flatten().min()
+        let places = Places::default();
+        let limit = places.groups().iter().filter_map(Group::limit).min();
+        [places.memory().all, limit].into_iter().flatten().min()
     })
 }
 
@@ -44,15 +73,8 @@ pub struct Memory {
 impl Memory {
     /// As it is now.
     pub fn now() -> Memory {
-        let text = read_to_string("/proc/meminfo").unwrap_or_default();
-        let left = groups().iter().filter_map(Group::left).min();
-        let available = [kib(&text, "MemAvailable"), left].into_iter().flatten().min();
-        Memory { all: kib(&text, "MemTotal"), free: kib(&text, "MemFree"), available }
+        Places::default().memory()
     }
-}
-
-fn of_system(name: &str) -> Option<u64> {
-    kib(&read_to_string("/proc/meminfo").ok()?, name)
 }
 
 /// The bytes of a line of `/proc/meminfo`.
@@ -96,12 +118,6 @@ impl Group {
         let files = of("inactive_file ").saturating_add(of("active_file "));
         Some(limit.saturating_sub(usage.saturating_sub(files)))
     }
-}
-
-/// The control groups of this process that may limit its memory.
-fn groups() -> Vec<Group> {
-    let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
-    groups_of(&text, Path::new(GROUPS))
 }
 
 /// Those in `text`, that of `/proc/self/cgroup`, below `root`; the innermost of each hierarchy first.

@@ -9,8 +9,8 @@ use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::panicking;
 
 /// Entries that are moved rather than evicted, at most, before one is evicted all the same. So the lists are not held for long.
@@ -36,6 +36,8 @@ pub struct ArcCache {
     /// The last number that a pool got, and how many tables there were.
     pools: AtomicU32,
     tables: AtomicU64,
+    /// It is not what it must be: it has nothing from now on, and takes nothing in.
+    off: AtomicBool,
     pub(super) following: Following,
 }
 
@@ -67,11 +69,13 @@ fn fitted(data: Abd) -> Abd {
 struct Held<'a> {
     cache: &'a ArcCache,
     gone: Vec<Value>,
+    /// The thread was panicking before.
+    panicked: bool,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if panicking() {
+        if panicking() && !self.panicked {
             let last = invariant::last();
             self.cache.broke(last.unwrap_or_else(|| "a thread that had the ARC panicked".into()));
         }
@@ -81,7 +85,12 @@ impl Drop for Held<'_> {
 impl ArcCache {
     /// An empty cache that may take `budget` bytes.
     pub fn new(budget: u64) -> Arc<ArcCache> {
-        Arc::new(ArcCache::with(budget, Following::fixed(budget)))
+        ArcCache::within(Bounds { min: budget, max: budget })
+    }
+
+    /// An empty cache that has a size between these.
+    pub(super) fn within(bounds: Bounds) -> Arc<ArcCache> {
+        Arc::new(ArcCache::with(bounds.max, Following::given(bounds)))
     }
 
     fn with(budget: u64, following: Following) -> ArcCache {
@@ -91,18 +100,29 @@ impl ArcCache {
             owners: Mutex::default(),
             pools: AtomicU32::new(0),
             tables: AtomicU64::new(0),
+            off: AtomicBool::new(false),
             following,
         }
     }
 
     /// The cache that all pools of the process share which are not given one of their own. Its size is as the tunables
-    /// `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow).
+    /// `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools that it has, and
+    /// others get a new one.
     pub fn of_process() -> Arc<ArcCache> {
-        static OF_PROCESS: OnceLock<Arc<ArcCache>> = OnceLock::new();
-        let new = || Arc::new(ArcCache::with(Bounds::now(false).max, Following::memory()));
-        let cache = OF_PROCESS.get_or_init(new).clone();
-        cache.follow();
+        static OF_PROCESS: Mutex<Option<Arc<ArcCache>>> = Mutex::new(None);
+        let mut known = OF_PROCESS.lock();
+        let cache = match known.take().filter(|cache| !cache.is_off()) {
+            Some(cache) => cache,
+            None => Arc::new(ArcCache::with(Bounds::now(false).max, Following::tunables())),
+        };
+        *known = Some(cache.clone());
+        drop(known);
+        cache.follow_tunables();
         cache
+    }
+
+    fn is_off(&self) -> bool {
+        self.off.load(Relaxed)
     }
 
     /// A number for a pool that uses the cache from now on, which is told if something is wrong with it.
@@ -112,10 +132,13 @@ impl ArcCache {
         pool
     }
 
-    /// The pool is gone, and with it what it has here (`arc_flush`).
+    /// The pool is gone, and with it what it has here (`arc_flush`). It does not panic: what is found wrong is told to the
+    /// other pools.
     pub(crate) fn leave(&self, pool: u32) {
         self.owners.lock().remove(&pool);
-        self.clear(pool);
+        if let Err(why) = invariant::caught(|| self.clear(pool)) {
+            tracing::error!("the cache when a pool left it: {why}");
+        }
     }
 
     /// A number for a table that no other has.
@@ -124,17 +147,18 @@ impl ArcCache {
     }
 
     fn broke(&self, why: String) {
+        self.off.store(true, Relaxed);
         let owners: Vec<_> = self.owners.lock().values().filter_map(Weak::upgrade).collect();
         owners.iter().for_each(|owner| owner.cache_broke(why.clone()));
     }
 
     fn shard(&self, name: &Name) -> &Shard {
-        &self.shards[(name.spread() >> 32) as usize % SHARDS]
+        &self.shards[(name.spread() >> (u64::BITS - SHARDS.ilog2())) as usize]
     }
 
     /// Does something with the lists. Values are dropped without them.
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
-        let mut held = Held { cache: self, gone: Vec::new() };
+        let mut held = Held { cache: self, gone: Vec::new(), panicked: panicking() };
         let mut lists = self.lists.lock();
         let result = work(&mut lists, &mut held.gone);
         drop(lists);
@@ -150,6 +174,9 @@ impl ArcCache {
 
     /// What is there under a name; counted as [`ArcCache::get`] does.
     pub(super) fn look(&self, name: &Name, metadata: Option<bool>) -> Option<Value> {
+        if self.is_off() {
+            return None;
+        }
         let Hit { value, used_up } = self.shard(name).get(name, metadata)?;
         if used_up {
             self.uncache(name);
@@ -167,10 +194,10 @@ impl ArcCache {
 
     /// Whether an entry is there; no effect on the lists.
     pub(crate) fn contains(&self, name: &Name) -> bool {
-        self.shard(name).find(name).is_some()
+        !self.is_off() && self.shard(name).find(name).is_some()
     }
 
-    /// Adds a block after a miss (`arc_read_done`), unless it is there. A block larger than a quarter of the budget is not kept: it
+    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
     /// would push out too much for one reader.
     pub(crate) fn insert(&self, name: Name, data: Abd, metadata: bool, access: Access) {
         if !self.contains(&name) {
@@ -185,6 +212,9 @@ impl ArcCache {
 
     /// Puts an entry in; `replaces`: also where there is one of that name.
     pub(super) fn put(&self, entry: Entry, replaces: bool) {
+        if self.is_off() {
+            return;
+        }
         let shard = self.shard(&entry.name);
         self.with_lists(|lists, gone| {
             self.apply_notes(lists, shard);
@@ -201,9 +231,10 @@ impl ArcCache {
             } else if lists.meets_ghost(&entry.name, entry.size) && entry.access == Access::Demand {
                 list = List::Frequent;
             }
-            let size = u32::try_from(entry.size).ok().filter(|_| entry.size <= lists.c / 4);
+            let taken = entry.size + ENTRY;
+            let size = u32::try_from(entry.size).ok().filter(|_| taken <= lists.c / 4);
             let Some(size) = size else { return gone.push(entry.value) };
-            self.make_room(lists, entry.size + ENTRY, gone);
+            self.make_room(lists, taken, gone);
             let Entry { name, value, metadata, access, .. } = entry;
             let at = lists.add(name, size, metadata, list);
             let resident = Resident::new(value, at, list, access);
@@ -313,7 +344,7 @@ impl ArcCache {
     /// Forgets many, and their ghosts.
     pub(crate) fn forget_all(&self, names: impl IntoIterator<Item = Name>) {
         let mut names = names.into_iter().peekable();
-        while names.peek().is_some() {
+        while !self.is_off() && names.peek().is_some() {
             self.with_lists(|lists, gone| {
                 names.by_ref().take(AT_ONCE).for_each(|name| {
                     self.forget_one(lists, &name, gone);
@@ -338,6 +369,11 @@ impl ArcCache {
         self.forget_where(|name| name.pool == pool);
     }
 
+    /// Forgets what a pool has here but for objects.
+    pub(crate) fn clear_blocks(&self, pool: u32) {
+        self.forget_where(|name| name.pool == pool && name.kind != Kind::Object);
+    }
+
     /// Forgets what was unpacked for these readers of a pool.
     pub(crate) fn forget_views(&self, pool: u32, views: &[u64]) {
         self.forget_where(|name| {
@@ -347,8 +383,12 @@ impl ArcCache {
     }
 
     fn forget_where(&self, is_meant: impl Fn(&Name) -> bool) {
-        let mut next = 0;
+        let (mut next, mut moves) = (0, None);
         let mut some = |lists: &mut Lists, gone: &mut Vec<Value>| {
+            // Nodes that have moved may be before the others now.
+            if moves.replace(lists.moves) != Some(lists.moves) {
+                next = 0;
+            }
             let end = lists.nodes.len().min(next + SCANNED_AT_ONCE);
             for at in next..end {
                 let node = &lists.nodes[at];
@@ -361,18 +401,17 @@ impl ArcCache {
             next = end;
             end < lists.nodes.len()
         };
-        while self.with_lists(&mut some) {}
+        while !self.is_off() && self.with_lists(&mut some) {}
     }
 
     /// The budget is `budget` from now on. What is more is evicted, not all at once.
     pub(super) fn resize(&self, budget: u64) {
-        loop {
+        while !self.is_off() {
             let done = self.with_lists(|lists, gone| {
                 while lists.taken() > budget && gone.len() < AT_ONCE {
                     self.evict(lists, gone);
                 }
-                lists.c = budget.max(lists.taken());
-                lists.p = lists.p.min(lists.c);
+                lists.set_budget(budget.max(lists.taken()));
                 lists.trim_ghosts();
                 lists.check();
                 lists.c == budget
@@ -383,6 +422,24 @@ impl ArcCache {
         }
     }
 
+    /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.
+    pub(super) fn compact(&self) -> bool {
+        let is_sparse = self.with_lists(|lists, _| {
+            let is_sparse = lists.is_sparse() && !self.is_off();
+            for (name, at) in if is_sparse { lists.compact() } else { Vec::new() } {
+                match self.shard(&name).entries.write().get_mut(&name) {
+                    Some(entry) => entry.at = at,
+                    None => broken(format_args!("ARC: {name:?} is in a list and not there")),
+                }
+            }
+            is_sparse
+        });
+        if is_sparse {
+            self.shards.iter().for_each(Shard::compact);
+        }
+        is_sparse
+    }
+
     /// Bytes that all of it takes, and the budget.
     pub(super) fn taken_of(&self) -> (u64, u64) {
         self.with_lists(|lists, _| (lists.taken(), lists.c))
@@ -391,7 +448,9 @@ impl ArcCache {
     /// Sizes and counts.
     pub fn stats(&self) -> ArcStats {
         let mut stats = self.with_lists(|lists, _| {
-            self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
+            if !self.is_off() {
+                self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
+            }
             sizes(lists)
         });
         let sum = |of: &dyn Fn(&Shard) -> u64| self.shards.iter().map(of).sum::<u64>();
@@ -411,6 +470,12 @@ impl ArcCache {
         stats.misses = stats.data.demand_misses + stats.metadata.demand_misses;
         (stats.c_min, stats.c_max, stats.memory) = self.following.figures();
         stats
+    }
+
+    /// Places in the tables, taken or not.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.shards.iter().map(|shard| shard.entries.read().capacity()).sum()
     }
 
     /// Has someone look at the lists, or spoil them.

@@ -16,18 +16,18 @@
 //! Invariant: `min <= budget <= max` once it was followed, but while a cache that has become too large is being emptied.
 
 use super::ArcCache;
-use crate::memory::{self, Memory};
+use crate::memory::{self, Places, Pressure};
 use crate::tunables::{ARC_MAX, ARC_MIN, ARC_SYS_FREE};
 use cenote_format::invariant::caught;
 use parking_lot::Mutex;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// How often memory is looked at while the cache takes more than its least.
 const TICK: Duration = Duration::from_millis(500);
 /// The same while it does not.
-const IDLE_TICK: Duration = Duration::from_secs(2);
+const IDLE_TICK: Duration = Duration::from_secs(1);
 /// How long the cache does not grow after there was pressure (`arc_grow_retry`).
 const NO_GROWTH: Duration = Duration::from_secs(5);
 /// Share of the cache that is given up under pressure, as a divisor.
@@ -85,8 +85,9 @@ impl Bounds {
 
 /// What a cache knows of its size.
 pub(super) struct Following {
-    /// The size of one of a program's own.
-    fixed: Option<u64>,
+    /// The bounds of one of a program's own; else tunables say them.
+    given: Option<Bounds>,
+    /// A thread follows memory for it.
     by_memory: AtomicBool,
     state: Mutex<State>,
 }
@@ -144,19 +145,16 @@ impl State {
 }
 
 impl Following {
-    pub fn fixed(budget: u64) -> Following {
-        Following { fixed: Some(budget), ..Following::memory() }
+    pub fn given(bounds: Bounds) -> Following {
+        Following { given: Some(bounds), ..Following::tunables() }
     }
 
-    pub fn memory() -> Following {
-        Following { fixed: None, by_memory: AtomicBool::new(false), state: Mutex::default() }
+    pub fn tunables() -> Following {
+        Following { given: None, by_memory: AtomicBool::new(false), state: Mutex::default() }
     }
 
     fn bounds(&self) -> Bounds {
-        match self.fixed {
-            Some(budget) => Bounds { min: budget, max: budget },
-            None => Bounds::now(self.by_memory.load(Relaxed)),
-        }
+        self.given.unwrap_or_else(|| Bounds::now(self.by_memory.load(Relaxed)))
     }
 
     /// Least and most of the budget, and how memory was followed.
@@ -175,31 +173,37 @@ fn reserve() -> u64 {
 }
 
 impl ArcCache {
-    /// Takes the size that tunables and memory say now.
-    pub(crate) fn follow(&self) {
-        if self.following.fixed.is_none() {
-            self.follow_as(false);
+    /// Takes the size that tunables say now, unless a thread follows memory: that does it.
+    pub(super) fn follow_tunables(&self) {
+        if !self.following.by_memory.load(Relaxed) {
+            self.take_size(None, false);
         }
     }
 
-    /// The same; `pressed`: there is pressure. How long the next look may take.
-    fn follow_as(&self, pressed: bool) -> Duration {
+    /// Takes the size that tunables and memory say now. How long the next look may take.
+    fn follow_memory(&self, places: &Places, pressed: bool) -> Duration {
+        self.following.by_memory.store(true, Relaxed);
+        let (before, after) = self.take_size(places.memory().available, pressed);
+        // What other pools or readers have left goes as well.
+        let compacted = self.compact();
+        if compacted || before.saturating_sub(after) >= WORTH_GIVING_BACK {
+            memory::give_back();
+        } else {
+            memory::decay();
+        }
+        if after > self.following.bounds().min { TICK } else { IDLE_TICK }
+    }
+
+    /// Takes a new size. What the cache took before, and takes at most then.
+    fn take_size(&self, available: Option<u64>, pressed: bool) -> (u64, u64) {
         let (taken, budget) = self.taken_of();
-        let bounds = self.following.bounds();
-        let follows = self.following.by_memory.load(Relaxed);
-        let available = Memory::now().available.filter(|_| follows);
-        let (now, reserve) = (Instant::now(), reserve());
+        let (bounds, now, reserve) = (self.following.bounds(), Instant::now(), reserve());
         let look = Look { now, bounds, taken, available, reserve, pressed };
         let want = self.following.state.lock().budget(&look);
         if want != budget {
             self.resize(want);
         }
-        if taken.saturating_sub(want) >= WORTH_GIVING_BACK {
-            memory::give_back();
-        } else {
-            memory::decay();
-        }
-        if taken > bounds.min { TICK } else { IDLE_TICK }
+        (taken, taken.min(want))
     }
 }
 
@@ -207,21 +211,9 @@ impl ArcCache {
 pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let cache = ArcCache::of_process();
-        cache.following.by_memory.store(true, Relaxed);
-        cache.follow();
-        let run = move || {
-            let mut pressure = memory::Pressure::open();
-            let mut tick = TICK;
-            loop {
-                let pressed = pressure.wait(tick);
-                // What is found wrong was told to the pools; the cache is not resized any more.
-                match caught(|| cache.follow_as(pressed)) {
-                    Ok(next) => tick = next,
-                    Err(why) => return tracing::error!("the cache does not follow memory: {why}"),
-                }
-            }
-        };
+        let places = Places::default();
+        ArcCache::of_process().follow_memory(&places, false);
+        let run = move || keep_following(ArcCache::of_process, &places, || true);
         let thread = std::thread::Builder::new().name("arc-memory".into());
         if let Err(e) = thread.spawn(run) {
             tracing::warn!("the cache does not follow memory: {e}");
@@ -229,9 +221,28 @@ pub fn start() {
     });
 }
 
+/// Has a cache follow memory as long as that `goes_on`.
+fn keep_following(cache: impl Fn() -> Arc<ArcCache>, places: &Places, goes_on: impl Fn() -> bool) {
+    let mut pressure = Pressure::open(places);
+    let mut tick = TICK;
+    while goes_on() {
+        let pressed = pressure.wait(tick);
+        // What is found wrong was told to the pools.
+        match caught(|| cache().follow_memory(places, pressed)) {
+            Ok(next) => tick = next,
+            Err(why) => tracing::error!("the cache did not follow memory: {why}"),
+        }
+    }
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::arc::{Access, Key, Name};
+    use cenote_format::abd::Abd;
+    use std::fs;
+    use std::sync::atomic::AtomicU64;
 
     const MIB: u64 = 1 << 20;
 
@@ -289,5 +300,115 @@ mod tests {
         // It never goes below the least.
         let least = Look { pressed: true, ..look(33, 5000) };
         assert_eq!(state.budget(&least) / MIB, 32);
+    }
+
+    /// A system of files, with the process in a group that may take 1 GiB.
+    struct System(tempfile::TempDir);
+
+    impl System {
+        fn new() -> System {
+            let system = System(tempfile::tempdir().unwrap());
+            system.says("proc/self/cgroup", "0::/g\n");
+            system.says("groups/g/memory.max", &format!("{}\n", 4 * reserve() + (1 << 30)));
+            system.leaves(1 << 30);
+            system.has_left(1 << 30);
+            system.waited(0);
+            system
+        }
+
+        fn says(&self, file: &str, text: &str) {
+            let path = self.0.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            // At once, as the reader does not wait for the rest.
+            let new = self.0.path().join("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(new, path).unwrap();
+        }
+
+        /// So much more than the reserve is available to the system, in bytes.
+        fn leaves(&self, more: i64) {
+            let kib = reserve().strict_add_signed(more).div_ceil(1024);
+            self.says("proc/meminfo", &format!("MemTotal: 99999999 kB\nMemAvailable: {kib} kB\n"));
+        }
+
+        /// So much more than the reserve is left of what the group may take.
+        fn has_left(&self, more: i64) {
+            let taken = (3 * reserve() + (1 << 30)).strict_add_signed(-more);
+            self.says("groups/g/memory.current", &format!("{taken}\n"));
+        }
+
+        /// Programs of the group have waited so long.
+        fn waited(&self, micros: u64) {
+            let line = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={micros}\n");
+            self.says("groups/g/memory.pressure", &line);
+        }
+
+        fn places(&self) -> Places {
+            Places { proc: self.0.path().join("proc"), groups: self.0.path().join("groups") }
+        }
+    }
+
+    fn fill(arc: &ArcCache) {
+        for n in 0..1000 {
+            let name = Name::block(1, &Key { dva0: 1, dva1: n, birth: 7 });
+            arc.insert(name, Abd::from_vec(vec![1; 64 << 10]), false, Access::Demand);
+        }
+        assert!(arc.stats().taken() >= FILLED);
+    }
+
+    /// Waits: for a second at most, and for another one where the machine has other work.
+    fn soon(what: &str, holds: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < Duration::from_secs(2), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Has the follower stop, also where the test fails.
+    struct Stop<'a>(&'a AtomicBool);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    const FILLED: u64 = 60 * MIB;
+
+    /// What is missing to the system or the group, and what pressure asks for; it is given back to the system, too.
+    #[test]
+    fn memory_is_given_back_within_a_second() {
+        static PURGED: AtomicU64 = AtomicU64::new(0);
+        let purge = || drop(PURGED.fetch_add(1, Relaxed));
+        memory::use_allocator(memory::Allocator { decay: || {}, purge });
+        let purged = || PURGED.load(Relaxed);
+        let (system, done) = (System::new(), AtomicBool::new(false));
+        let places = system.places();
+        let arc = ArcCache::within(Bounds { min: 8 * MIB, max: 100 * MIB });
+        let taken = || arc.stats().taken();
+        std::thread::scope(|scope| {
+            let _stop = Stop(&done);
+            scope.spawn(|| keep_following(|| arc.clone(), &places, || !done.load(Relaxed)));
+            for set in [System::leaves as fn(&System, i64), System::has_left] {
+                fill(&arc);
+                let before = (purged(), arc.stats().memory.indirect);
+                set(&system, 0);
+                soon("no growth", || arc.stats().c < 100 * MIB);
+                assert!(taken() >= FILLED && (purged(), arc.stats().memory.indirect) == before);
+                set(&system, -(20 << 20));
+                soon("what is missing", || taken() <= FILLED - 15 * MIB && purged() > before.0);
+                assert!(arc.stats().memory.indirect > before.1);
+                set(&system, 1 << 30);
+                soon("growth", || arc.stats().c == 100 * MIB);
+            }
+            fill(&arc);
+            let (before, direct) = (purged(), arc.stats().memory.direct);
+            system.waited(10_000_000);
+            soon("pressure", || taken() <= FILLED && purged() > before);
+            let stats = arc.stats();
+            assert!(stats.memory.no_grow && stats.c <= FILLED, "{stats:?}");
+            assert_eq!(stats.memory.direct, direct + 1);
+        });
     }
 }

@@ -4,7 +4,7 @@
 use super::name::{Kind, Name};
 use super::{ENTRY, GHOST, MAX_UNCACHED, MIN_GHOSTS, Taken};
 use ahash::RandomState;
-use cenote_format::{invariant, less};
+use cenote_format::{invariant, invariant::broken, less};
 use std::collections::HashMap;
 
 /// The end of a list.
@@ -27,6 +27,7 @@ impl List {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Node {
     pub name: Name,
     /// Bytes of the value.
@@ -66,7 +67,12 @@ pub(super) struct Lists {
     pub ghost_hits: [u64; 2],
     pub deleted: u64,
     pub most: u64,
+    /// How often nodes were moved to other places.
+    pub moves: u64,
 }
+
+/// Nodes whose places are not worth being given back.
+const FEW: usize = if cfg!(test) { 8 } else { 4096 };
 
 impl Lists {
     pub fn new(budget: u64) -> Lists {
@@ -81,6 +87,7 @@ impl Lists {
             ghost_hits: [0; 2],
             deleted: 0,
             most: 0,
+            moves: 0,
         }
     }
 
@@ -128,6 +135,58 @@ impl Lists {
         self.link(at, list);
         self.most = self.most.max(self.residents() + self.ghost_count());
         at
+    }
+
+    /// Sets the budget. The share of it that the recent side may take stays.
+    pub fn set_budget(&mut self, budget: u64) {
+        let share = u128::from(self.p) * u128::from(budget) / u128::from(self.c.max(1));
+        // It is no more than the budget, as the target was no more than that before.
+        self.p = if self.c == 0 { budget / 2 } else { share as u64 };
+        self.c = budget;
+    }
+
+    /// Whether most of the places of nodes are free.
+    pub fn is_sparse(&self) -> bool {
+        self.nodes.len() > FEW && self.free.len() > self.nodes.len() / 4 * 3
+    }
+
+    /// Moves nodes to the free places before them, and gives back what is behind. Returns where the nodes are now that have values.
+    pub fn compact(&mut self) -> Vec<(Name, u32)> {
+        self.moves += 1;
+        let left = self.nodes.len() - self.free.len();
+        let mut free: Vec<u32> = std::mem::take(&mut self.free);
+        free.retain(|at| (*at as usize) < left);
+        let mut moved = Vec::new();
+        for from in left..self.nodes.len() {
+            let node = self.nodes[from];
+            let Node { name, list, prev, next, .. } = node;
+            if name.pool == 0 {
+                continue;
+            }
+            let Some(to) = free.pop() else {
+                broken(format_args!("ARC: no free place for the node at {from}"))
+            };
+            self.nodes[to as usize] = node;
+            let ends = &mut self.ends[list as usize];
+            match prev {
+                NIL => ends.head = to,
+                prev => self.nodes[prev as usize].next = to,
+            }
+            match next {
+                NIL => ends.tail = to,
+                next => self.nodes[next as usize].prev = to,
+            }
+            if list.is_ghost() {
+                self.ghosts.insert(name, to);
+            } else {
+                moved.push((name, to));
+            }
+        }
+        invariant!(free.is_empty(), "ARC: {} free places before the node at {left}", free.len());
+        self.nodes.truncate(left);
+        self.nodes.shrink_to_fit();
+        self.ghosts.shrink_to_fit();
+        moved
     }
 
     /// Checks what is true whenever the lists are let go.

@@ -36,6 +36,38 @@ fn bytes_of_a_list_that_are_off_are_found() {
     assert!(why.contains("ARC: bytes of Recent: 1024 are taken of 999"), "{why}");
 }
 
+/// It is of no use any more, and does not harm those who use it.
+#[test]
+fn a_cache_that_is_found_wrong_goes_off() {
+    let arc = with_blocks();
+    arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
+    assert!(caught(|| arc.forget(&name(0))).is_err());
+    assert!(arc.get(&name(1), Some(false)).is_none() && !arc.contains(&name(1)));
+    arc.insert(name(2), block(), false, Access::Demand);
+    arc.replace(name(2), block(), false);
+    assert!(!arc.forget(&name(2)) && arc.get(&name(2), None).is_none());
+    arc.forget_all([name(3)]);
+    arc.resize(4096);
+    arc.clear(1);
+    arc.leave(1);
+    assert!(!arc.compact() && arc.stats().c == 40_000);
+    // One that a pool finds wrong when it leaves is told to others, and that pool goes on.
+    let arc = with_blocks();
+    arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
+    arc.leave(1);
+    assert!(arc.get(&name(1), None).is_none());
+}
+
+#[test]
+fn nodes_that_are_free_and_not_free_are_found() {
+    let arc = ArcCache::new(1 << 20);
+    (0..100).for_each(|n| arc.insert(name(n), block(), false, Access::Demand));
+    (0..90).for_each(|n| drop(arc.forget(&name(n))));
+    arc.inside(|lists| drop(lists.free.pop()));
+    let why = caught(|| arc.compact()).unwrap_err();
+    assert!(why.contains("ARC: 1 free places before the node at 11"), "{why}");
+}
+
 #[test]
 fn kinds_that_are_not_what_the_lists_have_are_found() {
     let arc = with_blocks();

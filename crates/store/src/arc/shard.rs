@@ -112,6 +112,13 @@ impl Shard {
         Some(Hit { value, used_up: unread == unread_once() })
     }
 
+    /// Gives back places of the table that entries have left.
+    pub fn compact(&self) {
+        let mut entries = self.entries.write();
+        let len = entries.len();
+        entries.shrink_to(len + len / 2);
+    }
+
     /// The node of an entry.
     pub fn find(&self, name: &Name) -> Option<u32> {
         self.entries.read().get(name).map(|entry| entry.at)

@@ -65,6 +65,7 @@ enum Op {
     Forget(u64),
     Object(u64, usize),
     Resize(u64),
+    Compact,
     Leave,
 }
 
@@ -76,6 +77,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u64..200).prop_map(Op::Forget),
         3 => (0u64..50, 1usize..500).prop_map(|(n, size)| Op::Object(n, size)),
         1 => (20_000u64..80_000).prop_map(Op::Resize),
+        1 => Just(Op::Compact),
         1 => Just(Op::Leave),
     ]
 }
@@ -126,6 +128,13 @@ proptest! {
                     arc.resize(budget);
                     assert_eq!(arc.stats().c, budget);
                 }
+                Op::Compact => {
+                    let before = arc.stats();
+                    if arc.compact() {
+                        arc.inside(|lists| assert_eq!(lists.nodes.len() as u64, before.elements));
+                    }
+                    assert_eq!(arc.stats(), before);
+                }
                 Op::Leave => {
                     arc.clear(POOL);
                     let s = arc.stats();
@@ -137,6 +146,63 @@ proptest! {
         arc.clear(2);
         arc.clear(POOL);
         assert_eq!((arc.stats().taken(), arc.stats().elements), (0, 0));
+    }
+}
+
+/// What comes of a large cache that has become a small one: nearly no places are kept, and order stays.
+#[test]
+fn a_cache_that_has_shrunk_keeps_few_places() {
+    let arc = ArcCache::new(100 << 20);
+    for n in 0..50_000 {
+        arc.insert(name(n), data(n, 512), false, Access::Demand);
+    }
+    assert!(!arc.compact());
+    arc.resize(2 << 20);
+    let left = arc.stats().elements;
+    let order = |arc: &ArcCache| {
+        let first = arc.inside(|lists| lists.of(List::Recent).head);
+        let next = |at: &u32| arc.inside(|lists| lists.nodes[*at as usize].next);
+        let all = std::iter::successors(Some(first), |at| Some(next(at)).filter(|at| *at != NIL));
+        all.map(|at| arc.inside(|lists| lists.nodes[at as usize].name)).collect::<Vec<_>>()
+    };
+    let before = order(&arc);
+    assert!(arc.compact() && !arc.compact());
+    assert_eq!(order(&arc), before);
+    arc.inside(|lists| {
+        assert!(lists.nodes.capacity() as u64 == left && lists.free.capacity() == 0);
+        assert!(lists.ghosts.capacity() as u64 <= 4 * MIN_GHOSTS.max(left));
+    });
+    assert!(arc.places() <= 4 * left as usize);
+    check(&arc);
+    assert!(before.iter().all(|name| arc.get(name, None).is_some()));
+}
+
+/// When the budget changes the recent side keeps its share of it.
+#[test]
+fn targets_follow_the_budget() {
+    let arc = ArcCache::new(400 << 10);
+    arc.resize(4 << 20);
+    assert_eq!(arc.stats().p, 2 << 20);
+    arc.inside(|lists| lists.p = 1 << 20);
+    arc.resize(1 << 20);
+    assert_eq!(arc.stats().p, 256 << 10);
+    arc.resize(0);
+    assert_eq!((arc.stats().p, arc.stats().c), (0, 0));
+    arc.resize(1 << 20);
+    assert_eq!(arc.stats().p, 512 << 10);
+}
+
+/// A cache that is too small for anything takes nothing, of whatever size.
+#[test]
+fn hardly_any_memory_is_enough() {
+    for budget in [0, 1, 64, 100, 271, 400, 1087, 1088, 4096] {
+        let arc = ArcCache::new(budget);
+        for n in 0..40 {
+            arc.insert(name(n), data(n, 1 << (n % 10)), false, Access::Demand);
+            arc.replace(name(n / 2), data(n, 16), true);
+            assert!(arc.get(&name(n), Some(false)).is_none_or(|data| !data.is_empty()));
+        }
+        check(&arc);
     }
 }
 

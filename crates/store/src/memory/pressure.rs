@@ -1,6 +1,6 @@
 //! Whether programs wait for memory (pressure stall information).
 
-use super::{GROUPS, Group, groups_of};
+use super::{Group, Places};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::fs::{File, OpenOptions, read_to_string};
@@ -15,7 +15,7 @@ const TRIGGERS: [&str; 2] = ["some 100000 1000000\0", "some 200000 2000000\0"];
 const SHARE: u32 = 10;
 
 /// The pressure of the control group of this process, or of the system.
-pub struct Pressure {
+pub(crate) struct Pressure {
     path: Option<PathBuf>,
     /// A file that the kernel tells of pressure by.
     trigger: Option<File>,
@@ -25,16 +25,11 @@ pub struct Pressure {
 
 impl Pressure {
     /// That of the innermost group that tells, or of the system.
-    pub fn open() -> Pressure {
-        let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Pressure::open_in(&text, Path::new(GROUPS), Path::new("/proc/pressure/memory"))
-    }
-
-    fn open_in(text: &str, root: &Path, of_system: &Path) -> Pressure {
-        let group = |group: &Group| group.unified.then(|| group.dir.join("memory.pressure"));
-        let groups =
-            groups_of(text, root).into_iter().filter_map(|g| group(&g)).collect::<Vec<_>>();
-        let mut files = groups.into_iter().chain([of_system.to_path_buf()]);
+    pub fn open(places: &Places) -> Pressure {
+        let file = |group: Group| group.unified.then(|| group.dir.join("memory.pressure"));
+        let groups: Vec<PathBuf> = places.groups().into_iter().filter_map(file).collect();
+        let of_system = places.proc.join("pressure/memory");
+        let mut files = groups.into_iter().chain([of_system]);
         let path = files.find(|path| waited(path).is_some());
         let trigger = path.as_ref().and_then(|path| {
             let ask = |what: &&str| {
@@ -101,15 +96,27 @@ mod tests {
         fs::write(path, line("some") + &line("full")).unwrap();
     }
 
+    /// A place where the process is in the group `g`.
+    fn places(dir: &Path) -> Places {
+        let places = Places { proc: dir.join("proc"), groups: dir.join("groups") };
+        for dir in ["self", "pressure"] {
+            fs::create_dir_all(places.proc.join(dir)).unwrap();
+        }
+        fs::create_dir_all(places.groups.join("g")).unwrap();
+        fs::write(places.proc.join("self/cgroup"), "0::/g\n").unwrap();
+        places
+    }
+
     #[test]
     fn what_programs_waited_counts_by_the_time_that_passed() {
         let dir = tempfile::tempdir().unwrap();
-        let (group, system) = (dir.path().join("g/memory.pressure"), dir.path().join("system"));
+        let places = places(dir.path());
+        let group = places.groups.join("g/memory.pressure");
+        let system = places.proc.join("pressure/memory");
         says(&system, 5);
-        let mut of_system = Pressure::open_in("0::/g\n", dir.path(), &system);
-        fs::create_dir(dir.path().join("g")).unwrap();
+        let mut of_system = Pressure::open(&places);
         says(&group, 1000);
-        let mut pressure = Pressure::open_in("0::/g\n", dir.path(), &system);
+        let mut pressure = Pressure::open(&places);
         // A file is no trigger, and has what was written to it.
         (pressure.trigger, of_system.trigger) = (None, None);
         says(&group, 1000);
@@ -128,9 +135,9 @@ mod tests {
     #[test]
     fn a_system_that_tells_nothing_has_no_pressure() {
         let dir = tempfile::tempdir().unwrap();
-        let mut none = Pressure::open_in("", dir.path(), &dir.path().join("none"));
+        let mut none = Pressure::open(&places(dir.path()));
         assert!(!none.wait(Duration::from_millis(1)));
         // What this system tells, whatever that is.
-        Pressure::open().wait(Duration::from_millis(1));
+        Pressure::open(&Places::default()).wait(Duration::from_millis(1));
     }
 }

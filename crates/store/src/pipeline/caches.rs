@@ -143,9 +143,9 @@ impl Store {
         self.policies.keeps(bp, at) && (!direct::reads_directly() || is_metadata(bp))
     }
 
-    /// Empties the caches of this pool, as an export and import would.
+    /// Empties the caches of blocks of this pool. Objects that were decoded of them stay.
     pub fn drop_caches(&self) {
-        self.arc.clear(self.pool);
+        self.arc.clear_blocks(self.pool);
     }
 
     /// Sizes and counts of the caches.

@@ -35,3 +35,15 @@ fn a_thread_that_panics_with_the_arc_sounds_the_alarm() {
     // The next caller gets the cache.
     assert_eq!(store.stats().arc.size, 0);
 }
+
+#[test]
+fn a_pool_that_goes_while_a_thread_panics_is_no_fault_of_the_arc() {
+    let store = Store::new(tree(), 1 << 20);
+    let other = Store::with_arc(tree(), store.arc().clone());
+    let reader = move || {
+        let _gone = other;
+        panic!("for the test");
+    };
+    assert!(caught(reader).is_err());
+    assert_eq!(store.alarm().why(), None);
+}
