@@ -98,8 +98,8 @@ pub struct Store {
     pub(crate) on_disk: AtomicU64,
     write_behind: Arc<WriteBehind>,
     keys: Keys,
-    /// Blocks that were freed since the caches were last told.
-    freed: Mutex<Vec<Key>>,
+    /// Blocks that were freed since the caches were last told, and whether they were metadata, which may be there unpacked.
+    freed: Mutex<Vec<(Key, bool)>>,
     injected: Handlers<DataHandler>,
 }
 

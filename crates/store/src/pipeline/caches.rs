@@ -49,7 +49,9 @@ impl Store {
         let Some(key) = Key::of(bp) else { return };
         match logical.filter(|_| keeps_decoded(bp)) {
             Some(data) => self.keep_unpacked(&key, view, data),
-            None => self.forget_unpacked(&key, view),
+            // Another one may have been written there in this group before, packed.
+            None if is_metadata(bp) => self.forget_unpacked(&key, view),
+            None => {}
         }
         match self.policies.keeps(bp, at) && !self.direct.takes(at) {
             true => self.arc.replace(self.name(&key), physical, is_metadata(bp)),
@@ -59,7 +61,7 @@ impl Store {
 
     /// A block was freed: the caches will not need it when the txg is on disk.
     pub(crate) fn freed(&self, bp: &BlockPointer) {
-        self.freed.lock().extend(Key::of(bp));
+        self.freed.lock().extend(Key::of(bp).map(|key| (key, is_metadata(bp))));
     }
 
     /// Has what was freed make room for other blocks in the caches. Readers of an older state of
@@ -67,8 +69,8 @@ impl Store {
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
         let keys = self.keys().ids();
-        let names = freed.iter().flat_map(|key| {
-            let views = keys.iter().copied().chain([PLAIN]);
+        let names = freed.iter().flat_map(|(key, is_metadata)| {
+            let views = keys.iter().copied().chain([PLAIN]).filter(|_| *is_metadata);
             views.map(|view| self.unpacked_name(key, view)).chain([self.name(key)])
         });
         self.arc.forget_all(names);
