@@ -82,7 +82,8 @@ fn what_the_cache_says_is_what_the_daemon_takes() {
         return;
     }
     let (session, arcstats) = daemon();
-    session.run("tunables set zfs_arc_max=1G zfs_arc_min=16M").ok();
+    // So much it takes whatever else the machine does.
+    session.run("tunables set zfs_arc_max=1G zfs_arc_min=600M").ok();
     create(&session, "tank", 1024, "-O compression=lz4");
     let process = session.daemon().unwrap();
     let (idle, counted) = (resident(process), figure(&arcstats, "size"));
@@ -92,17 +93,20 @@ fn what_the_cache_says_is_what_the_daemon_takes() {
     }
     session.run("zpool sync tank").ok();
     let size = || figure(&arcstats, "size") - counted;
-    // Each record takes 64 KiB and a sector.
+    // Each record has 64 KiB and a sector, for which the allocator takes 80 KiB.
     let all = || fs::read_to_string(&arcstats).unwrap();
-    assert!(size() >= 200 * MIB && size() <= 240 * MIB, "{}\n{}", size(), all());
+    assert!(size() >= 200 * MIB && size() <= 270 * MIB, "{}\n{}", size(), all());
     // Beside it there are buffers to come back (64 MiB of chunks), and what is free is given back in ten seconds.
     const BESIDE: u64 = 64 * MIB;
     let fits = || {
         let (process, cache) = (resident(process) - idle, size());
-        (process <= cache + cache * 15 / 100 + BESIDE, (process / MIB, cache / MIB))
+        (
+            process >= cache / 2 && process <= cache + cache * 15 / 100 + BESIDE,
+            (process / MIB, cache / MIB),
+        )
     };
     within(30, fits);
-    session.run("tunables set zfs_arc_max=32M").ok();
+    session.run("tunables set zfs_arc_max=32M zfs_arc_min=16M").ok();
     let (max, taken) = (32 * MIB, || (resident(process) - idle) / MIB);
     within(3, || (figure(&arcstats, "size") <= max && taken() <= 32 + 64, (taken(), size() / MIB)));
     assert_eq!(figure(&arcstats, "c_max"), max);
