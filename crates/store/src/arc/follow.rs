@@ -8,7 +8,8 @@
 //! system and within the control groups of the process, and at what the kernel tells of pressure. The budget is what
 //! the cache takes and what is available, less a reserve (`zfs_arc_sys_free`). Where that is less than the cache takes, entries are
 //! evicted and their memory is given back to the system at once. Under pressure, when programs waited for memory for a
-//! tenth of the time, the cache gives up an eighth of what it takes, and does not grow for [`NO_GROWTH`].
+//! tenth of the time, the cache gives up an eighth of what it takes, and does not grow for [`NO_GROWTH`]. While more than a
+//! half of the memory is available, programs wait for the kernel to find it, and the cache need not give it.
 //!
 //! The kernel wakes the thread when there is pressure, if it lets the process ask for that (a trigger: root may, and since
 //! Linux 6.5 all users with windows of two seconds); else the thread reads how long programs waited.
@@ -110,6 +111,8 @@ struct Look {
     available: Option<u64>,
     /// Bytes that are to stay available.
     reserve: u64,
+    /// Bytes of which there is enough.
+    plenty: u64,
     pressed: bool,
 }
 
@@ -130,7 +133,7 @@ impl State {
                 budget = budget.min(look.taken.saturating_add(available - reserve));
             }
         }
-        if look.pressed {
+        if look.pressed && look.available.is_none_or(|available| available <= look.plenty) {
             self.followed.direct += 1;
             self.no_growth = Some(look.now + NO_GROWTH);
             budget = budget.min(look.taken - look.taken / GIVEN_UP);
@@ -198,7 +201,8 @@ impl ArcCache {
     fn take_size(&self, available: Option<u64>, pressed: bool) -> (u64, u64) {
         let (taken, budget) = self.taken_of();
         let (bounds, now, reserve) = (self.following.bounds(), Instant::now(), reserve());
-        let look = Look { now, bounds, taken, available, reserve, pressed };
+        let plenty = memory::usable_memory().map_or(u64::MAX, |all| all / 2);
+        let look = Look { now, bounds, taken, available, reserve, plenty, pressed };
         let want = self.following.state.lock().budget(&look);
         if want != budget {
             self.resize(want);
@@ -250,7 +254,8 @@ mod tests {
         let bounds = Bounds { min: 32 * MIB, max: 1024 * MIB };
         let available = Some(available * MIB);
         let (taken, reserve) = (taken * MIB, 100 * MIB);
-        Look { now: Instant::now(), bounds, taken, available, reserve, pressed: false }
+        let (now, plenty, pressed) = (Instant::now(), 8 * 1024 * MIB, false);
+        Look { now, bounds, taken, available, reserve, plenty, pressed }
     }
 
     #[test]
@@ -297,6 +302,11 @@ mod tests {
         assert_eq!(state.budget(&at(NO_GROWTH, 690)) / MIB, 1024);
         assert!(!state.followed.no_grow);
         assert_eq!(state.followed.direct, 1);
+        // Where there is plenty of memory it is nothing that the cache could end.
+        let plenty = Look { pressed: true, ..look(800, 8193) };
+        assert_eq!((state.budget(&plenty) / MIB, state.followed.direct), (1024, 1));
+        let unknown = Look { available: None, ..first };
+        assert_eq!((state.budget(&unknown) / MIB, state.followed.direct), (700, 2));
         // It never goes below the least.
         let least = Look { pressed: true, ..look(33, 5000) };
         assert_eq!(state.budget(&least) / MIB, 32);
@@ -406,6 +416,7 @@ mod tests {
             }
             fill(&arc);
             let (before, direct) = (purged(), arc.stats().memory.direct);
+            system.leaves(1 << 20);
             system.waited(10_000_000);
             soon("pressure", || taken() <= FILLED && purged() > before);
             let stats = arc.stats();
