@@ -60,6 +60,7 @@ mod dnode {
     pub(crate) struct Phys {
         pub pointers: Vec<u64>,
         pub bonus: Vec<u8>,
+        pub rest: Vec<u8>,
     }
 
     /// A dnode of a generation.
@@ -93,7 +94,10 @@ use zap::MicroZap;
 const OBJECT: u64 = 7;
 
 fn dnode(generation: u64) -> Arc<Dnode> {
-    Arc::new(Dnode { phys: Phys { pointers: Vec::new(), bonus: Vec::new() }, generation })
+    Arc::new(Dnode {
+        phys: Phys { pointers: Vec::new(), bonus: Vec::new(), rest: Vec::new() },
+        generation,
+    })
 }
 
 /// Looks at the object as one of a generation: what is in the cache, or else what is on disk, which is kept.
