@@ -292,7 +292,7 @@ impl ArcCache {
             }
             gone.push(self.value_of(lists, at));
             lists.deleted += 1;
-            lists.to_ghost(at);
+            lists.make_ghost(at);
             return lists.trim_ghosts();
         }
         let ghost = lists.tail(List::RecentGhost).or(lists.tail(List::FrequentGhost));

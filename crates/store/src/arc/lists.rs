@@ -233,7 +233,7 @@ impl Lists {
     }
 
     /// The value of an entry has gone: its name stays for a while, if it was on one of the two sides.
-    pub fn to_ghost(&mut self, at: u32) {
+    pub fn make_ghost(&mut self, at: u32) {
         let (name, list) = (self.nodes[at as usize].name, self.nodes[at as usize].list);
         let ghost = match list {
             List::Recent => List::RecentGhost,
