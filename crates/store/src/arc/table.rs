@@ -1,0 +1,49 @@
+//! Objects that were decoded of blocks, kept in the cache (`dnode_handle_t`).
+
+use super::Access;
+use super::cache::{ArcCache, Entry};
+use super::name::{Name, Value, allocation};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Objects of one kind by their numbers, which are in the cache as long as that has room for them.
+///
+/// What a table leaves in the cache when it is dropped is never found again, and goes when its turn comes, or with its pool.
+pub struct Table<T> {
+    cache: Arc<ArcCache>,
+    pool: u32,
+    /// Number of the table in the cache.
+    number: u64,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T: Send + Sync + 'static> Table<T> {
+    pub(crate) fn new(cache: Arc<ArcCache>, pool: u32) -> Table<T> {
+        let number = cache.new_table();
+        Table { cache, pool, number, kind: PhantomData }
+    }
+
+    fn name(&self, number: u64) -> Name {
+        Name::object(self.pool, self.number, number)
+    }
+
+    /// The object, if it is there.
+    pub fn get(&self, number: u64) -> Option<Arc<T>> {
+        match self.cache.look(&self.name(number), None)? {
+            Value::Object(object) => object.downcast().ok(),
+            Value::Bytes(_) => None,
+        }
+    }
+
+    /// Puts an object that takes `bytes` bytes in the place of what is there.
+    pub fn insert(&self, number: u64, object: Arc<T>, bytes: usize) {
+        let (name, size) = (self.name(number), allocation(bytes));
+        let (value, metadata, access) = (Value::Object(object), true, Access::Demand);
+        self.cache.put(Entry { name, value, size, metadata, access }, true);
+    }
+
+    /// Takes an object out.
+    pub fn remove(&self, number: u64) {
+        self.cache.forget(&self.name(number));
+    }
+}
