@@ -129,10 +129,8 @@ impl Store {
     /// What is not as it should be.
     pub fn audit(&self) -> std::result::Result<(), Stopped> {
         std::thread::sleep(8 * LATE);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_time()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
         let store = Arc::new(self.contents.fork());
         let audit = runtime.block_on(async {
             let (prefix, tunables) = (Path::default(), tunables(0, Duration::ZERO));

@@ -152,8 +152,14 @@ impl Image {
 /// Something that was done to a disk.
 #[derive(Clone)]
 enum Event {
-    Write { disk: usize, offset: u64, data: Abd },
-    Flush { disk: usize },
+    Write {
+        disk: usize,
+        offset: u64,
+        data: Abd,
+    },
+    Flush {
+        disk: usize,
+    },
     /// Something that was done to what is no disk: whoever marked it knows what.
     Elsewhere,
 }

@@ -104,10 +104,8 @@ impl Bucket {
         let mut on_the_way = OnTheWay::default();
         let mut late = Vec::new();
         let noted = self.noted.lock();
-        let mut done: Vec<&Noted> = noted
-            .iter()
-            .filter(|one| one.well && one.done.is_some_and(|done| done < at))
-            .collect();
+        let mut done: Vec<&Noted> =
+            noted.iter().filter(|one| one.well && one.done.is_some_and(|done| done < at)).collect();
         // Versions of objects are the same then as they were.
         done.sort_by_key(|one| one.done);
         for one in done {

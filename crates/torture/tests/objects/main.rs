@@ -140,8 +140,7 @@ impl Host {
         self.bucket.wait();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (store, tunables) =
-                (Arc::new(self.bucket.contents()), tunables(1, Duration::ZERO));
+            let (store, tunables) = (Arc::new(self.bucket.contents()), tunables(1, Duration::ZERO));
             let found = Space::look(store.clone(), Default::default(), tunables).await.unwrap();
             let space = found.open("the test").await.unwrap();
             space.sweep().await.unwrap();

@@ -157,7 +157,8 @@ impl Top {
         // The store has all that it was told to keep.
         let needs = if kind == "object" {
             0
-        } else if is_raidz { slots.len().saturating_sub(parity)
+        } else if is_raidz {
+            slots.len().saturating_sub(parity)
         } else {
             1
         };
@@ -330,7 +331,10 @@ impl Sim {
     }
 
     /// A lab with copies of disks, and one of the store as it is now.
-    pub(super) fn look_at(&self, disks: &[std::sync::Arc<cenote_torture::live::disk::Disk>]) -> lab::Lab {
+    pub(super) fn look_at(
+        &self,
+        disks: &[std::sync::Arc<cenote_torture::live::disk::Disk>],
+    ) -> lab::Lab {
         let lab = lab::lab(disks);
         match &self.store {
             Some(store) => lab.with_object(&store.copy()),

@@ -68,8 +68,7 @@ const SHAPES: [Shape; 5] = [
 const BESIDE: [&[Class]; 4] =
     [&[], &[Class::Log], &[Class::Special, Class::Log], &[Class::Special]];
 /// The disks beside an object store.
-const DISKS: Shape =
-    Shape { redundancy: Redundancy::Single, disks: 0, ashift: 9, size: 128 << 20 };
+const DISKS: Shape = Shape { redundancy: Redundancy::Single, disks: 0, ashift: 9, size: 128 << 20 };
 /// How often an import is tried if the pool is in an object store: what the host before wrote may arrive meanwhile.
 const IMPORTS: usize = 5;
 
