@@ -2,7 +2,7 @@
 //!
 //! The store is in memory, and each request takes `--latency` more: a table for each. Its rows:
 //!
-//! - a file is written in order, and read in order after an import (nothing is in memory then). The peer is the client of the store
+//! - a file is written in order, and read in order after an import (nothing is in memory then), with reads ahead as a mount has them. The peer is the client of the store
 //!   (`object_store`), which puts and gets the same bytes, in objects of the same size and with as many requests at once as the pool has
 //!   for uploads at most;
 //! - blocks of 8 KiB are overwritten at random, while no object is written anew for the dead blocks in it. What counts is what is
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
+use cenote_dmu::readahead::ReadAhead;
 use cenote_engine::{Engine, EngineOptions};
 use cenote_format::compress::Compression;
 use cenote_objects::Tunables;
@@ -47,8 +48,8 @@ pub struct ObjectArgs {
     /// MiB of the file that is written in order; a quarter of it is overwritten at random.
     #[arg(long, default_value_t = 512)]
     size: u64,
-    /// Number of random overwrites of 8 KiB.
-    #[arg(long, default_value_t = 20_000)]
+    /// Number of random overwrites of 8 KiB, each of another block; fewer if there are no more.
+    #[arg(long, default_value_t = 16_000)]
     overwrites: u64,
     /// Runs of each row; the median counts.
     #[arg(long, default_value_t = 3)]
@@ -63,7 +64,7 @@ struct Figures {
     read: f64,
     put: f64,
     get: f64,
-    /// Seconds of the overwrites.
+    /// Overwrites a second.
     overwrite: f64,
     /// Bytes sent for each byte of them, and bytes of them for each PUT.
     sent: f64,
@@ -109,8 +110,13 @@ fn raw(
     })?;
     let get = seconds(|| {
         let got = all().map(async |name| store.get(&name).await?.bytes().await);
-        let lengths = got.buffered(tunables.uploads).map_ok(|bytes| bytes.len() as u64);
-        let sum = runtime.block_on(lengths.try_fold(0, async |sum, length| Ok(sum + length)))?;
+        // Who reads gets a copy, as from the pool.
+        let mut copy = vec![0; noise.len()];
+        let copied = got.buffered(tunables.uploads).try_fold(0, |sum, bytes| {
+            copy[..bytes.len()].copy_from_slice(&bytes);
+            std::future::ready(Ok(sum + bytes.len() as u64))
+        });
+        let sum = runtime.block_on(copied)?;
         anyhow::ensure!(
             sum == bytes / tunables.object_bytes * tunables.object_bytes,
             "{sum} bytes"
@@ -154,8 +160,10 @@ fn in_order(name: &Path, bytes: u64) -> anyhow::Result<(f64, f64)> {
     let engine = import(name)?;
     let fs = open(&engine, BLOCK as u64)?;
     let file = fs.open_file(fs.lookup(fs.root(), b"file")?)?;
+    let ahead = ReadAhead::new();
     let read = seconds(|| {
         for at in (0..bytes).step_by(BLOCK) {
+            ahead.before_read(at, BLOCK as u64, true, |from, len| file.part(from, len).ok());
             anyhow::ensure!(file.read(at, &mut block)? == BLOCK, "the file ends at {at}");
         }
         Ok(())
@@ -165,7 +173,7 @@ fn in_order(name: &Path, bytes: u64) -> anyhow::Result<(f64, f64)> {
     Ok((write, read))
 }
 
-/// Overwrites, and what was sent for them: seconds, bytes sent for each byte, bytes for each PUT.
+/// Overwrites, and what was sent for them: how many a second, bytes sent for each byte, bytes for each PUT.
 fn overwrites(name: &Path, bytes: u64, count: u64) -> anyhow::Result<(f64, f64, f64)> {
     let engine =
         create(name.to_path_buf(), Compression::Off, CACHE, &[], EngineOptions::default())?;
@@ -178,11 +186,17 @@ fn overwrites(name: &Path, bytes: u64, count: u64) -> anyhow::Result<(f64, f64, 
     }
     engine.sync()?;
     let before = figures(&engine)?;
+    // Each at most once: what is overwritten twice in a group is sent once.
+    let mut records: Vec<u64> = (0..bytes / RECORD as u64).collect();
+    for i in (1..records.len()).rev() {
+        records.swap(i, (noise.next() % (i as u64 + 1)) as usize);
+    }
+    records.truncate(count as usize);
+    let count = records.len() as u64;
     let seconds = seconds(|| {
-        for _ in 0..count {
-            let at = noise.next() % (bytes / RECORD as u64) * RECORD as u64;
+        for record in records {
             block[..8].copy_from_slice(&noise.next().to_le_bytes());
-            fs.write(file, at, &block, false)?;
+            fs.write(file, record * RECORD as u64, &block, false)?;
         }
         Ok(engine.sync()?)
     })?;
@@ -192,7 +206,7 @@ fn overwrites(name: &Path, bytes: u64, count: u64) -> anyhow::Result<(f64, f64, 
     let written = (count * RECORD as u64) as f64;
     let [sent, puts] = [after.bytes[0] - before.bytes[0], after.requests[0] - before.requests[0]]
         .map(|n| n as f64);
-    Ok((seconds, sent / written, written / puts))
+    Ok((count as f64 / seconds, sent / written, written / puts))
 }
 
 fn measure(args: &ObjectArgs, latency: u64, run: usize) -> anyhow::Result<Figures> {
@@ -250,7 +264,7 @@ pub fn run(args: &ObjectArgs) -> anyhow::Result<()> {
             [median(|f| f.write), median(|f| f.put), median(|f| f.read), median(|f| f.get)]
                 .map(|seconds| megabytes / seconds);
         let (sent, each_put) = (median(|f| f.sent), median(|f| f.each_put));
-        let operations = args.overwrites as f64 / median(|f| f.overwrite);
+        let operations = median(|f| f.overwrite);
         println!(
             "{latency:>8} {write:>10.0} {put:>10.0} {:>6.2} {read:>10.0} {get:>10.0} {:>6.2} {operations:>12.0} {sent:>8.3} {:>10.0}",
             write / put,
