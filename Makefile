@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-scrub bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -17,7 +17,7 @@ help:
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images and pools instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
-	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS, or so many SEEDS"
+	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS, or so many SEEDS; VOPR_ARGS=--store: in object stores"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
+	@echo "make bench-object pools in object stores that take 0, 10 and 30 ms, beside the client of the store; bytes and requests for overwrites"
 	@echo "make bench-scrub  scrubs beside the raw file, reads in front of them, resilvers"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   sending and receiving, full and of 1% changed, against the raw file and OpenZFS's own engine"
@@ -101,6 +102,10 @@ bench-list:
 	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
 	target/release/cenote-bench list $(BENCH_ARGS)
 
+bench-object:
+	$(CARGO) build --release --locked -p cenote-bench
+	target/release/cenote-bench object $(BENCH_ARGS)
+
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
@@ -130,14 +135,14 @@ torture-long:
 	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
 		--test random --test crash --test logs --test large --test full --test faults \
 		--test metadata --test leaks --test intent_log --test snapshots --test reguid \
-		--test surgery --test removal --test checkpoint -- --nocapture
+		--test surgery --test removal --test checkpoint --test objects -- --nocapture
 
 programs:
 	scripts/setup.sh test
 	CI=1 CENOTE_TEST_DEADLINE=0 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture
 
 # The simulator: whole pools, with all their threads, from seeds. SEED is the first one. It ends after SECONDS or with the first that
-# fails; SEEDS=500: after so many seeds, whatever fails.
+# fails; SEEDS=500: after so many seeds, whatever fails. A sixth of the pools is in an object store; VOPR_ARGS=--store: all of them.
 SECONDS ?= 600
 SEEDS ?=
 SEED ?= $(shell date +%s)000

@@ -16,6 +16,8 @@
 //!
 //! `cenote-bench send`: see [`send`] and [`receive`].
 //!
+//! `cenote-bench object`: see [`objects`].
+//!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
 //!
@@ -39,6 +41,7 @@ mod list;
 mod measure;
 mod mounted;
 mod noise;
+mod objects;
 mod read;
 mod receive;
 mod replay;
@@ -86,6 +89,8 @@ enum What {
     Scrub(scrub::ScrubArgs),
     /// Send streams, full and incremental.
     Send(send::SendArgs),
+    /// A pool in an object store that takes its time, beside the store itself.
+    Object(objects::ObjectArgs),
     /// The part of `spacemap` that measures this software once.
     #[command(hide = true)]
     SpacemapOurs(spacemap::OursArgs),
@@ -251,6 +256,7 @@ fn main() -> anyhow::Result<()> {
         What::Zil(args) => zil::run(&args),
         What::Scrub(args) => scrub::run(&args),
         What::Send(args) => send::run(&args),
+        What::Object(args) => objects::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),

@@ -1,12 +1,15 @@
-//! A server that speaks S3, for tests: one bucket in memory, behind a port of this host.
+//! Object stores for tests: a server that speaks S3, with one bucket in memory, behind a port of this host; and a layer above any
+//! store by which requests fail and hosts die ([`faults`]).
 //!
 //! Signatures, ranges, conditions (`If-Match`, `If-None-Match`), listings by pages and error answers are those of the protocol
 //! (`s3s`). Besides it does what stores do to their users: it is slow, asks for less, breaks connections, before or after the work was done,
-//! and lists late. A test says what the next requests meet ([`Server::inject`]).
+//! and lists late. A test says what the next requests meet ([`Server::inject`]); a seed says it of that layer.
 
 #![allow(clippy::expect_used)]
 
+pub mod faults;
 mod memory;
+mod random;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,6 +34,7 @@ use tokio::runtime::Runtime;
 
 pub use memory::Conditions;
 use memory::{Keys, Memory, Service};
+pub use random::Random;
 
 /// The one bucket.
 pub const BUCKET: &str = "bucket";

@@ -23,6 +23,7 @@
 //! | `faults` | devices fail writes and flushes |
 //! | `metadata` | metadata that cannot be read, in all its copies, while datasets and files are changed |
 //! | `leaks` | metadata that cannot be read is freed |
+//! | `objects` | the host ends while a pool is in an object store whose requests fail, or another host imports it (our own zdb judges) |
 //! | `large` | the power goes while files of many blocks are removed, piece by piece |
 //!
 //! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`,

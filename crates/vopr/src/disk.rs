@@ -80,7 +80,7 @@ impl Power {
     ///
     /// # Errors
     /// There is no power.
-    fn spend(&self) -> io::Result<()> {
+    pub(crate) fn spend(&self) -> io::Result<()> {
         if self.is_off() || self.operations.load(SeqCst) >= self.until.load(SeqCst) {
             self.cut();
             return Err(io::Error::other("the power is gone"));
@@ -89,7 +89,8 @@ impl Power {
         Ok(())
     }
 
-    fn note(&self, disk: usize, offset: u64, data: &[u8]) {
+    /// What was written, and where.
+    pub(crate) fn note(&self, disk: usize, offset: u64, data: &[u8]) {
         let mut sum = self.digest() ^ (disk as u64) << 56 ^ offset;
         for chunk in data.chunks(8) {
             let mut word = [0; 8];

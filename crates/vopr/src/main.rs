@@ -5,9 +5,9 @@
 //! A seed is a history of a pool: file systems and volumes that several threads change at the same time and have stable, snapshots,
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
 //! back, that join, are replaced and leave, are trimmed and initialized; spares that step in; checkpoints that are gone back to;
-//! scrubs and resilvers; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
+//! scrubs and resilvers; an object store with the data, of some pools, that fails and is away; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
 //! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long
-//! disks take, what a loss of power leaves ([`disk`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
+//! disks take, what a loss of power leaves ([`disk`], [`store`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
 //! same history and the same bytes on the disks.
 //!
 //! What should come of it is known from one [`model`] of datasets and of what they hold, and from what crashes may
@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`schedule`] | which thread runs, and what time it is |
 //! | [`disk`] | simulated disks, and the power |
+//! | [`store`] | a simulated object store |
 //! | [`plan`](mod@plan) | the steps of a history |
 //! | [`model`] | what a pool should hold |
 //! | [`sim`] | a history: it is done and compared |
@@ -31,7 +32,7 @@
 //!
 //! # What is not
 //!
-//! FUSE and the daemon; `io_uring` (disks are in memory); pools on which OpenZFS worked in between; holds, bookmarks, resumed receives,
+//! FUSE and the daemon; `io_uring` (disks are in memory); S3 (the object store is in memory, and behind the client's interface); pools on which OpenZFS worked in between; holds, bookmarks, resumed receives,
 //! spares that pools share. The tests of `cenote-torture` have most of these. A thread is not stopped within a run of instructions
 //! that neither block nor wake another thread ([`schedule`]).
 //!
@@ -47,6 +48,7 @@ mod model;
 mod plan;
 mod schedule;
 mod sim;
+mod store;
 
 use plan::{Plant, plan};
 use sim::{Figures, Sim};
@@ -76,6 +78,8 @@ pub struct Asked {
     /// Which steps are done.
     keep: Vec<bool>,
     plant: Option<Plant>,
+    /// Pools have their data in an object store, all of them.
+    store: bool,
     /// One history, in this process.
     run: bool,
     /// What is left on the disks is kept in the present directory.
@@ -85,9 +89,9 @@ pub struct Asked {
 }
 
 const USAGE: &str =
-    "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT]
-vopr --seeds N [--seed N] [--steps N] [--jobs N] [--plant FAULT]
-vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--save] [--trace]";
+    "vopr [--seconds N] [--seed N] [--count N] [--steps N] [--jobs N] [--plant FAULT] [--store]
+vopr --seeds N [--seed N] [--steps N] [--jobs N] [--plant FAULT] [--store]
+vopr --run --seed N [--steps N] [--keep STEP,...] [--plant FAULT] [--store] [--save] [--trace]";
 /// The variable by which the process of a history is asked for it, and how long its value is, whatever is asked for.
 const VARIABLE: &str = "VOPR";
 const LENGTH: usize = 4096;
@@ -104,6 +108,7 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
         jobs: 2,
         keep: Vec::new(),
         plant: None,
+        store: false,
         run: false,
         save: false,
         trace: false,
@@ -113,6 +118,7 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
         match word {
             "--run" => asked.run = true,
             "--trace" => asked.trace = true,
+            "--store" => asked.store = true,
             "--save" => asked.save = true,
             "--seconds" => asked.seconds = all.next()?.parse().ok()?,
             "--seed" => asked.seed = all.next()?.parse().ok()?,
@@ -141,7 +147,7 @@ fn asked<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<Asked> {
 
 /// Does a history.
 fn history(asked: &Asked) -> Result<(Figures, Vec<cenote_torture::live::disk::Image>), String> {
-    let mut sim = Sim::new(asked.seed, asked.plant)?;
+    let mut sim = Sim::new(asked.seed, asked.plant, asked.store)?;
     for step in plan(asked.seed, asked.steps) {
         if asked.keep[step.number] {
             sim.step(&step).map_err(|why| format!("step {}: {why}", step.number))?;

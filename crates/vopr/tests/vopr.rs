@@ -24,6 +24,19 @@ fn histories_end_well() {
     assert!(ended > 0, "{text}");
 }
 
+/// The same, of pools that have their data in an object store. OpenZFS judges none of them: each history accounts for all blocks and
+/// objects itself.
+#[test]
+fn histories_in_object_stores_end_well() {
+    let long = std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long");
+    let much = if long { ["--seconds", "3600"] } else { ["--count", "8"] };
+    let (output, text) = vopr(&[&much[..], &["--store", "--seed", "1"]].concat());
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    let crashed = |line: &&str| line.starts_with("seed ") && !line.contains(" 0 crashes");
+    assert!(text.lines().any(|line| crashed(&line)), "{text}");
+}
+
 /// One history, twice: the same threads at the same time, and the same bytes on disks.
 #[test]
 fn a_seed_comes_to_the_same_each_time() {

@@ -2,37 +2,15 @@
 
 #![allow(dead_code)] // Each test uses its part.
 
-mod faults;
 mod model;
 
-pub use faults::{FaultStore, Faults, Shared};
+pub use cenote_teststore::Random;
+pub use cenote_teststore::faults::{FaultStore, Faults, Shared};
 pub use model::Model;
 
 use std::time::Duration;
 
 use cenote_objects::Tunables;
-
-/// A small generator of random numbers (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// Everything small, so that all that happens in a large space happens here.
 pub fn small(seed: u64) -> Tunables {

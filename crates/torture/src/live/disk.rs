@@ -152,8 +152,16 @@ impl Image {
 /// Something that was done to a disk.
 #[derive(Clone)]
 enum Event {
-    Write { disk: usize, offset: u64, data: Abd },
-    Flush { disk: usize },
+    Write {
+        disk: usize,
+        offset: u64,
+        data: Abd,
+    },
+    Flush {
+        disk: usize,
+    },
+    /// Something that was done to what is no disk: whoever marked it knows what.
+    Elsewhere,
 }
 
 /// What was done to the disks of a pool, in order.
@@ -168,6 +176,13 @@ impl Journal {
     /// Number of operations so far.
     pub fn len(&self) -> usize {
         self.events().len()
+    }
+
+    /// Notes that something was done elsewhere. Returns the number of operations before it.
+    pub fn mark(&self) -> usize {
+        let mut events = self.events();
+        events.push(Event::Elsewhere);
+        events.len() - 1
     }
 
     /// Whether nothing was done yet.
@@ -284,6 +299,7 @@ impl Replay {
                         self.durable[*disk].write(offset, &data.bytes()).unwrap();
                     }
                 }
+                Event::Elsewhere => {}
             }
         }
         self.at = to;

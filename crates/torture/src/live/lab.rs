@@ -8,7 +8,7 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::create::{
     CreateError, CreateSpec, FIRST_TXG, Layout, LeafKind, OpenDevices, Opened, Prepared,
-    Redundancy, VdevSpec, prepare,
+    Redundancy, SystemDevices, VdevSpec, prepare,
 };
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
@@ -20,6 +20,7 @@ use cenote_pool::metaslab::{Metaslab, PoolSpace, VdevSpace};
 use cenote_pool::{ImportError, ImportOptions, Pool};
 use cenote_testpools::{LogSaid, MetaslabSaid, SpaceSaid};
 use cenote_vdev::Device;
+use cenote_vdev::object::is_object;
 use cenote_zpl::{CreateProps, format};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -82,10 +83,12 @@ fn repeated(seed: u64) -> Outside {
     Outside { clock: Clock::new(|| time(0)), timer: Timer::simulated(), chance }
 }
 
-/// Disks.
+/// Disks, and devices in object stores.
 #[derive(Clone)]
 pub struct Lab {
     disks: Vec<Arc<dyn Device>>,
+    /// What devices in object stores are called.
+    objects: Vec<PathBuf>,
     in_order: bool,
     throttle: Throttle,
     /// Features that new pools lack.
@@ -94,6 +97,9 @@ pub struct Lab {
 
 impl OpenDevices for Lab {
     fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        if is_object(name) {
+            return SystemDevices.find(name);
+        }
         let at = self.disks.iter().position(|d| d.path() == name);
         let identity = (0, at.ok_or(io::ErrorKind::NotFound)? as u64);
         let facts = Opened { kind: LeafKind::File, identity, logical_shift: 9, physical_shift: 9 };
@@ -101,19 +107,29 @@ impl OpenDevices for Lab {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        if is_object(path) {
+            return SystemDevices.open(path);
+        }
         let found = self.disks.iter().find(|d| d.path() == path);
         found.cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
-        self.open(path)
+        if is_object(path) { SystemDevices.open_rw(path) } else { self.open(path) }
     }
 }
 
 impl Lab {
     /// With these disks.
     pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
-        Lab { disks, in_order: true, throttle: Throttle::default(), without: Vec::new() }
+        let (objects, without) = Default::default();
+        Lab { disks, objects, in_order: true, throttle: Throttle::default(), without }
+    }
+
+    /// With a device in an object store as well; [`cenote_vdev::object::provide`] says where it is.
+    pub fn with_object(mut self, name: &Path) -> Lab {
+        self.objects.push(name.to_path_buf());
+        self
     }
 
     /// Pools that are made here lack this feature.
@@ -135,7 +151,10 @@ impl Lab {
         let lab = self.clone();
         EngineOptions {
             outside: Outside { timer, ..outside },
-            opener: Opener::new(move |path, _| lab.open(path)),
+            opener: Opener::new(move |path, writable| match writable {
+                true => lab.open_rw(path),
+                false => lab.open(path),
+            }),
             txg_timeout: Some(txg_timeout),
             dirty_max: Some(dirty_max),
             free_budget: Some(40),
@@ -244,7 +263,12 @@ impl Lab {
 
     /// The pool on the disks.
     pub fn find(&self) -> Option<Candidate> {
-        on_devices(&self.disks).into_iter().next()
+        let objects = self.objects.iter().filter_map(|name| self.open(name).ok());
+        let devices: Vec<_> = self.disks.iter().cloned().chain(objects).collect();
+        let mut found = on_devices(&devices).into_iter().next()?;
+        // An import opens these by itself, for writing.
+        found.opened.0.retain(|_, device| !is_object(device.path()));
+        Some(found)
     }
 
     /// The pool on the disks as it is, to be read.

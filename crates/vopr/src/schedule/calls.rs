@@ -113,7 +113,7 @@ fn await_baton(go: *const AtomicU32) {
 /// Waits until a thread is gone that handed over the baton for good.
 fn await_end() {
     let Some(thread) = with(|s| s.gone.take()) else { return };
-    let process = std::process::id() as usize;
+    let process = kernel(libc::SYS_getpid, [0; 6]) as usize;
     while kernel(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == 0 {
         std::hint::spin_loop();
     }
@@ -272,6 +272,57 @@ fn futex(me: usize, a: Six) -> c_long {
     }
 }
 
+/// Threads wait here for descriptors.
+static DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
+
+fn descriptors() -> usize {
+    (&raw const DESCRIPTORS) as usize
+}
+
+/// Waits for descriptors. They are those of this process, by which a runtime wakes its threads ([`write`]): none of them becomes ready by
+/// itself.
+#[unsafe(no_mangle)]
+extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    let wait = |timeout: c_int| {
+        real!(
+            c"epoll_wait",
+            fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int,
+            epoll,
+            events,
+            most,
+            timeout
+        )
+    };
+    let Some(me) = me() else { return wait(timeout) };
+    let time = u64::try_from(timeout).ok().map(|ms| ms.saturating_mul(1_000_000));
+    let until = time.map(|time| with(|s| s.now).saturating_add(time));
+    loop {
+        let ready = wait(0);
+        if ready != 0 || timeout == 0 {
+            return ready;
+        }
+        let (at, bits) = (descriptors(), u32::MAX);
+        if block(me, State::Waits { at, bits, until }) {
+            return 0;
+        }
+    }
+}
+
+/// Those who wait for descriptors look at them again. What wakes them writes eight bytes.
+#[unsafe(no_mangle)]
+extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) -> isize {
+    let written = real!(c"write", fn(c_int, *const c_void, usize) -> isize, file, bytes, len);
+    if len == 8 && me().is_some() && with(|s| s.wake(descriptors(), u32::MAX, usize::MAX)) > 0 {
+        point();
+    }
+    written
+}
+
 fn fill(buffer: *mut u8, len: usize) {
     for i in 0..len {
         let byte = with(|s| s.numbers.next()) as u8;
@@ -321,6 +372,15 @@ extern "C" fn clock_gettime(clock: c_int, time: *mut libc::timespec) -> c_int {
     // SAFETY: the caller's.
     unsafe { time.write(now) };
     0
+}
+
+/// A process with the same number each time: what is written has it.
+#[unsafe(no_mangle)]
+extern "C" fn getpid() -> libc::pid_t {
+    match me() {
+        Some(_) => 1,
+        None => real!(c"getpid", fn() -> libc::pid_t,),
+    }
 }
 
 fn sleep(me: usize, time: u64) -> c_int {

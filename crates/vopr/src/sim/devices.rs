@@ -21,6 +21,7 @@
 use super::{Done, Sim, tell};
 use crate::disk::Mood;
 use crate::model::same;
+use crate::store::Store;
 use cenote_engine::create::{Layout, Redundancy, VdevSpec};
 use cenote_engine::tunables::{REMOVAL_SUSPEND_PROGRESS, SCAN_SUSPEND_PROGRESS};
 use cenote_engine::{ActivityRequest, Attach, TakeOut};
@@ -153,7 +154,14 @@ impl Top {
             false => disks_below(vdev).into_iter().map(|disk| BTreeSet::from([disk])).collect(),
         };
         let parity = usize::try_from(config::number(vdev, "nparity")).ok()?;
-        let needs = if is_raidz { slots.len().saturating_sub(parity) } else { 1 };
+        // The store has all that it was told to keep.
+        let needs = if kind == "object" {
+            0
+        } else if is_raidz {
+            slots.len().saturating_sub(parity)
+        } else {
+            1
+        };
         let replaces = |kind: Option<&str>| matches!(kind, Some("replacing" | "spare"));
         let changes = replaces(Some(kind))
             || children.iter().any(|child| replaces(child.str("type")))
@@ -298,8 +306,45 @@ impl Sim {
         Err(Stopped("the pool stays suspended".into()))
     }
 
+    /// The store answers nothing for a while, then the pool is resumed.
+    pub(super) fn store_away(&mut self, rng: &mut SmallRng) -> Done {
+        let (engine, Some(store)) = (self.engine()?, &self.store) else { return Ok(()) };
+        tell(format_args!("the store is away"));
+        store.leave();
+        let theirs = engine.clone();
+        // Who asks for a group is told that it is not written.
+        let asking = std::thread::Builder::new().name("grouper".into());
+        let asking = asking.spawn(move || drop(theirs.sync()))?;
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..120_000)));
+        tell(format_args!("suspended: {}", engine.waits_for_devices()));
+        store.mend();
+        for _ in 0..LOOKS {
+            // It may not have answered yet.
+            let resumed = engine.resume();
+            self.rest()?;
+            if resumed.is_ok() && !engine.waits_for_devices() {
+                asking.join().map_err(|_| Stopped("it panicked".into()))?;
+                return Ok(());
+            }
+        }
+        Err(Stopped("the pool stays suspended".into()))
+    }
+
+    /// A lab with copies of disks, and one of the store as it is now.
+    pub(super) fn look_at(
+        &self,
+        disks: &[std::sync::Arc<cenote_torture::live::disk::Disk>],
+    ) -> lab::Lab {
+        let lab = lab::lab(disks);
+        match &self.store {
+            Some(store) => lab.with_object(&store.copy()),
+            None => lab,
+        }
+    }
+
     /// The bad disk is well again, and is used again, as `zpool clear` has it.
     pub(super) fn mend(&mut self) -> Done {
+        self.store.iter().for_each(Store::mend);
         if let Some(disk) = self.devices.bad.take() {
             self.disks[disk].set_mood(Mood::Well);
         }
@@ -567,9 +612,10 @@ impl Sim {
         let images: Vec<Image> = kept.map(|(_, disk)| disk.image()).collect();
         tell(format_args!("without the disks {missing:?}"));
         let disks = lab::disks(&images, None);
-        let pool = lab::lab(&disks).look().map_err(Stopped)?;
+        let lab = self.look_at(&disks);
+        let pool = lab.look().map_err(Stopped)?;
         let known = self.kept.as_ref().filter(|kept| kept.is_there);
-        let kept = known.map_or(Ok(()), |kept| kept.prove(&lab::lab(&disks)));
+        let kept = known.map_or(Ok(()), |kept| kept.prove(&lab));
         same(&pool, &self.model).and(kept).map_err(|Stopped(why)| {
             Stopped(format!("without the disks {missing:?}, which others make up for: {why}"))
         })

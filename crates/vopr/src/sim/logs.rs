@@ -62,7 +62,7 @@ impl Sim {
         let images: Vec<Image> = self.disks.iter().map(|disk| disk.image()).collect();
         let is_noted = !tree.has_missed();
         self.live.values_mut().for_each(super::Live::is_stable);
-        let lacks = Lacks::of(&lab::lab(&lab::disks(&images, None))).map_err(Stopped)?;
+        let lacks = Lacks::of(&self.look_at(&lab::disks(&images, None))).map_err(Stopped)?;
         let noted = logs.values().filter(|log| !log.is_empty()).count();
         tell(format_args!("{} logs, {} groups lacking", noted, lacks.lacking.len()));
         let in_memory = lacks.unknown(&logs).map(|why| format!("in memory: {why}"));

@@ -19,15 +19,16 @@ mod recover;
 use crate::disk::{Power, SimDisk};
 use crate::model::{Change, Data, Entry, Model, POOL, same, same_data};
 use crate::plan::{Kind, Plant, Step};
+use crate::store::Store;
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
-use cenote_engine::create::{Layout, Redundancy};
+use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_pool::ImportOptions;
 use cenote_pool::props::PropChange;
 use cenote_torture::live::block::Block;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::history::History;
-use cenote_torture::live::lab::{Lab, Logs, Shape, Throttle};
+use cenote_torture::live::lab::{self, Lab, Logs, Shape, Throttle};
 use cenote_torture::live::space::check_metaslabs;
 use cenote_torture::live::world::{State, Sync, World, settings};
 use cenote_torture::live::{Moment, Stopped};
@@ -63,6 +64,14 @@ const SHAPES: [Shape; 5] = [
     Shape { redundancy: Redundancy::Draid(DRAID), disks: 3, ashift: 12, size: 128 << 20 },
 ];
 
+/// What the disks beside an object store are for.
+const BESIDE: [&[Class]; 4] =
+    [&[], &[Class::Log], &[Class::Special, Class::Log], &[Class::Special]];
+/// The disks beside an object store.
+const DISKS: Shape = Shape { redundancy: Redundancy::Single, disks: 0, ashift: 9, size: 128 << 20 };
+/// How often an import is tried if the pool is in an object store: what the host before wrote may arrive meanwhile.
+const IMPORTS: usize = 5;
+
 type Done<T = ()> = Result<T, Stopped>;
 
 /// A dataset in use.
@@ -78,6 +87,8 @@ enum Beside {
     Devices(DeviceChange),
     /// These disks take nothing, until the pool is resumed.
     Outage(Vec<usize>),
+    /// The object store is away, until the pool is resumed.
+    StoreAway,
 }
 
 /// Work beside that of datasets.
@@ -173,6 +184,8 @@ pub struct Sim {
     seed: u64,
     plant: Option<Plant>,
     disks: Vec<Arc<SimDisk>>,
+    /// The object store that has the pool's data.
+    store: Option<Store>,
     power: Arc<Power>,
     lab: Lab,
     /// `None` only while there is no power.
@@ -189,14 +202,28 @@ pub struct Sim {
     figures: Figures,
 }
 
-fn lab(disks: &[Arc<SimDisk>], dirty_max: u64) -> Lab {
+fn lab(disks: &[Arc<SimDisk>], store: Option<&Store>, dirty_max: u64) -> Lab {
     let throttle = Throttle {
         dirty_max,
         txg_timeout: Duration::from_secs(5),
         timer: cenote_dmu::outside::Timer::default(),
     };
     let disks = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-    Lab::new(disks).on_all_processors().throttled(throttle)
+    let lab = Lab::new(disks).on_all_processors().throttled(throttle);
+    match store {
+        Some(store) => lab.with_object(&store.name),
+        None => lab,
+    }
+}
+
+/// A store, with disks beside it.
+fn tops_of(store: &Store, lab: &Lab, beside: &[Class]) -> Vec<VdevSpec> {
+    let disks = lab.paths().zip(beside).map(|(path, class)| VdevSpec {
+        class: *class,
+        ..VdevSpec::new(Redundancy::Single, vec![path])
+    });
+    let store = VdevSpec::new(Redundancy::Single, vec![store.name.clone()]);
+    [store].into_iter().chain(disks).collect()
 }
 
 /// Tells what is done. Always: what it takes in memory is the same then, whoever reads it.
@@ -249,22 +276,29 @@ impl Sim {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn new(seed: u64, plant: Option<Plant>) -> Result<Sim, String> {
-        Sim::begin(seed, plant).map_err(|Stopped(why)| why)
+    pub fn new(seed: u64, plant: Option<Plant>, stored: bool) -> Result<Sim, String> {
+        Sim::begin(seed, plant, stored).map_err(|Stopped(why)| why)
     }
 
-    fn begin(seed: u64, plant: Option<Plant>) -> Done<Sim> {
+    fn begin(seed: u64, plant: Option<Plant>, stored: bool) -> Done<Sim> {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         set_tunables(&mut rng)?;
-        let shape = SHAPES[rng.random_range(0..SHAPES.len())];
         let power = Power::on();
+        let known = SHAPES.get(rng.random_range(0..=SHAPES.len())).filter(|_| !stored);
+        let store = known.is_none().then(|| Store::new(&power, seed));
+        let beside = BESIDE[rng.random_range(0..BESIDE.len())];
+        let shape = known.copied().unwrap_or(Shape { disks: beside.len(), ..DISKS });
         let new = |i| SimDisk::new(i, Image::new(shape.size), power.clone(), (seed, plant));
         let disks: Vec<_> = (0..shape.disks + EXTRA).map(new).collect();
-        let lab = lab(&disks, [8 << 20, 64 << 20][rng.random_range(0..2)]);
+        let lab = lab(&disks, store.as_ref(), [8 << 20, 64 << 20][rng.random_range(0..2)]);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
         let spare = rng.random_bool(0.5).then_some(shape.disks);
         let spares = spare.and_then(|spare| lab.paths().nth(spare)).into_iter().collect();
-        let layout = Layout { spares, ..lab.layout(&shape) };
+        let tops = match &store {
+            Some(store) => tops_of(store, &lab, beside),
+            None => lab.layout(&shape).tops,
+        };
+        let layout = Layout { tops, spares, ..Layout::default() };
         let engine = lab.create_layout(&layout, shape.ashift, logs)?;
         let failmode = FAILMODE[rng.random_range(0..2)];
         let autotrim = rng.random_range(0..2);
@@ -282,6 +316,7 @@ impl Sim {
             seed,
             plant,
             disks,
+            store,
             power,
             lab,
             engine,
@@ -294,6 +329,7 @@ impl Sim {
             figures,
         };
         sim.waits = failmode == 0;
+        tell(format_args!("store {:?} with {beside:?}", sim.store.as_ref().map(|s| &s.name)));
         tell(format_args!(
             "{shape:?}, spare {spare:?}, log space maps {logs:?}, failmode {failmode}, autotrim {autotrim}"
         ));
@@ -391,6 +427,9 @@ impl Sim {
                 let change = self.any_device_change(rng)?;
                 self.work(change.map_or(Beside::Nothing, Beside::Devices), rng)
             }
+            Kind::Outage if self.waits && self.store.is_some() && rng.random_bool(0.5) => {
+                self.work(Beside::StoreAway, rng)
+            }
             Kind::Outage => {
                 let disks = self.any_outage(rng)?;
                 self.work(disks.map_or(Beside::Nothing, Beside::Outage), rng)
@@ -421,7 +460,14 @@ impl Sim {
                 self.power.goes_after(rng.random_range(0..400));
                 Ok(())
             }
-            Kind::Break => self.break_disk(rng),
+            Kind::Break => match &self.store {
+                Some(store) if rng.random_bool(0.5) => {
+                    tell(format_args!("the store is not well"));
+                    store.worsen();
+                    Ok(())
+                }
+                _ => self.break_disk(rng),
+            },
             Kind::Mend => self.mend(),
         }
     }
@@ -469,8 +515,7 @@ impl Sim {
 
     /// Imports the pool and replays its logs.
     fn import(&mut self, options: ImportOptions) -> Done {
-        let found = self.lab.find().ok_or_else(|| Stopped("the pool is gone".into()))?;
-        let engine = self.lab.import_with(&found, options)?;
+        let engine = self.imported(options)?;
         watch(&engine, &self.power, self.plant)?;
         let left = cenote::contents::replay_logs(&engine, &|_, _| true)?;
         if !left.is_empty() {
@@ -480,12 +525,31 @@ impl Sim {
         Ok(())
     }
 
+    /// The pool, imported.
+    fn imported(&self, options: ImportOptions) -> Done<Arc<Engine>> {
+        let mut last = Stopped("the pool is gone".into());
+        for _ in 0..if self.store.is_some() { IMPORTS } else { 1 } {
+            let Some(found) = self.lab.find() else { continue };
+            match self.lab.import_with(&found, options.clone()) {
+                Ok(engine) => return Ok(engine),
+                Err(why) => last = why.into(),
+            }
+            if self.power.is_off() {
+                break;
+            }
+            tell(format_args!("it is not imported: {}", last.0));
+        }
+        Err(last)
+    }
+
     /// Has datasets worked with, each by a thread, and meanwhile something else done.
     fn work(&mut self, beside: Beside, rng: &mut SmallRng) -> Done {
         let change = if let Beside::Change(change) = &beside { Some(change.clone()) } else { None };
         let busy: Vec<String> = change.iter().flat_map(touched).collect();
         let mut all: Vec<&String> = self.live.keys().filter(|n| !busy.contains(n)).collect();
         let most = rng.random_range(if change.is_some() { 0..2 } else { 1..4 });
+        // What is read fails while the store is away for long.
+        let most = if matches!(beside, Beside::StoreAway) { 0 } else { most };
         let mut chosen = BTreeMap::new();
         while chosen.len() < most && !all.is_empty() {
             let name = all.swap_remove(rng.random_range(0..all.len()));
@@ -498,7 +562,7 @@ impl Sim {
             _ => None,
         };
         let others = match &beside {
-            Beside::Outage(_) => Vec::new(),
+            Beside::Outage(_) | Beside::StoreAway => Vec::new(),
             _ => self.others(&busy, robbed.as_deref(), rng)?,
         };
         let mut lanes = BTreeMap::new();
@@ -530,6 +594,7 @@ impl Sim {
                 Beside::Change(change) => self.make(change, rng),
                 Beside::Devices(change) => self.change_devices(&change),
                 Beside::Outage(disks) => self.outage(&disks, rng),
+                Beside::StoreAway => self.store_away(rng),
             };
             for (name, thread) in running {
                 let done = thread.join().unwrap_or_else(|_| Err(Stopped("it panicked".into())));
@@ -623,7 +688,9 @@ impl Sim {
         let (operations, digest) = (self.power.operations(), self.power.digest());
         self.figures.operations += operations;
         self.figures.digest = self.figures.digest.rotate_left(7) ^ digest;
-        let images = self.disks.iter().map(|d| d.image()).collect();
+        // What is beside a store is no pool for OpenZFS.
+        let judged = self.disks.iter().filter(|_| self.store.is_none());
+        let images = judged.map(|d| d.image()).collect();
         done.map(|()| (self.figures, images)).map_err(|Stopped(why)| format!("in the end: {why}"))
     }
 
@@ -641,6 +708,9 @@ impl Sim {
         check_metaslabs(&engine).map_err(Stopped)?;
         drop(engine);
         self.export()?;
-        same(&*self.lab.look().map_err(Stopped)?, &self.model)
+        same(&*self.lab.look().map_err(Stopped)?, &self.model)?;
+        let Some(store) = &self.store else { return Ok(()) };
+        lab::account(&self.lab).map_err(Stopped)?;
+        store.audit()
     }
 }

@@ -65,7 +65,8 @@ impl Sim {
         let all = images.into_iter().enumerate();
         let new = |(i, image)| SimDisk::new(i, image, self.power.clone(), (seed, self.plant));
         self.disks = all.map(new).collect();
-        self.lab = lab(&self.disks, 64 << 20);
+        self.store = self.store.as_ref().map(|store| store.restarted(&self.power, seed));
+        self.lab = lab(&self.disks, self.store.as_ref(), 64 << 20);
     }
 
     fn go_on(&mut self, histories: &BTreeMap<String, History>, at: usize) -> Done {

@@ -18,25 +18,33 @@ use object_store::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::Random;
+use crate::random::Random;
 
 /// How often requests go wrong, in percent, and how late they are at most.
 #[derive(Debug, Clone, Copy)]
 pub struct Faults {
+    /// Not done, with an error.
     pub refused: u64,
+    /// Done, with an error.
     pub lost: u64,
+    /// Done later, without an answer.
     pub hung: u64,
+    /// Done, and done once more later.
     pub twice: u64,
+    /// Done later.
     pub slow: u64,
     /// Conditions that hold and are refused.
     pub conflict: u64,
     /// All versions are taken for the right one.
     pub unconditional: bool,
+    /// Listings lack what is younger than `late`.
     pub listing_late: bool,
+    /// The most that something is late.
     pub late: Duration,
 }
 
 impl Faults {
+    /// Nothing goes wrong.
     pub const NONE: Self = Self {
         refused: 0,
         lost: 0,
@@ -48,6 +56,7 @@ impl Faults {
         listing_late: false,
         late: Duration::ZERO,
     };
+    /// A quarter of all requests goes wrong, by up to a minute.
     pub const MANY: Self = Self {
         refused: 8,
         lost: 4,
@@ -64,11 +73,13 @@ impl Faults {
 /// What all hosts share: the bytes, and when they came.
 #[derive(Debug, Clone)]
 pub struct Shared {
+    /// The store without faults.
     pub inner: Arc<dyn ObjectStore>,
     born: Arc<Mutex<BTreeMap<Path, Instant>>>,
 }
 
 impl Shared {
+    /// Of this store.
     pub fn new(inner: Arc<dyn ObjectStore>) -> Self {
         Self { inner, born: Arc::default() }
     }
@@ -101,6 +112,7 @@ enum Fate {
 }
 
 impl FaultStore {
+    /// For a host that begins now.
     pub fn new(shared: &Shared, faults: Faults, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             shared: shared.clone(),
@@ -116,18 +128,22 @@ impl FaultStore {
         self.left.store(requests as i64, SeqCst);
     }
 
+    /// What all hosts share.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
+    /// The host dies now.
     pub fn die(&self) {
         self.dead.store(true, SeqCst);
     }
 
+    /// Whether the host is dead.
     pub fn dead(&self) -> bool {
         self.dead.load(SeqCst)
     }
 
+    /// Requests go wrong so from now on.
     pub fn set(&self, faults: Faults) {
         *self.faults.lock() = faults;
     }
