@@ -141,8 +141,17 @@ impl Prepared {
     }
 }
 
+/// What new devices become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Top-level vdevs, spares and cache devices.
+    New,
+    /// A part of a vdev that the pool has.
+    Joins,
+}
+
 /// See [`super::prepare`].
-pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
+pub(super) fn prepare(spec: &CreateSpec<'_>, role: Role) -> Result<Prepared, CreateError> {
     if spec.ashift != 0 && !ASHIFTS.contains(&spec.ashift) {
         return Err(CreateError::Spec(format!(
             "invalid 'ashift={}' property: only values between {} and {} are allowed.",
@@ -153,7 +162,7 @@ pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     }
     check::beside_removed(spec)?;
     let mut found = find(spec)?;
-    check::objects(spec, &found)?;
+    check::objects(spec, &found, role)?;
     check::in_use(spec, &found)?;
     for leaf in found.all_mut() {
         // For the sizes; whether it can be written is found out later.
