@@ -68,6 +68,12 @@ fn numbered(prefix: &Path, number: u64) -> Path {
     prefix.clone().join("commits").join(format!("{number:016x}"))
 }
 
+/// The number in the name of a root that is one of many; None if it is none.
+pub(crate) fn number(prefix: &Path, path: &Path) -> Option<u64> {
+    let number = u64::from_str_radix(path.filename()?, 16).ok()?;
+    (numbered(prefix, number) == *path).then_some(number)
+}
+
 /// Names of old roots that go when `number` becomes the last.
 fn passed(number: u64) -> Vec<u64> {
     let mut gone = Vec::new();
@@ -171,7 +177,7 @@ impl Head {
                 return Err(ignored("If-None-Match"));
             }
         }
-        let never = Some("00000000000000000000000000000000".to_string());
+        let never = Some("\"00000000000000000000000000000000\"".to_string());
         let version = UpdateVersion { e_tag: never.clone(), version: Some("1".into()) };
         let updates = match put(PutMode::Update(version)).await {
             Err(error) if error.cause() == Some(Cause::Condition) => true,
@@ -295,7 +301,7 @@ impl Head {
         let Way::Create(number) = self.way else { return Ok(Vec::new()) };
         let names = requests.list(&requests.prefix.clone().join("commits"), None).await?;
         let left = names.into_iter().filter(|path| {
-            let name = path.filename().and_then(|name| u64::from_str_radix(name, 16).ok());
+            let name = self::number(&requests.prefix, path);
             name.is_some_and(|name| name <= number && !stays(name, number))
         });
         Ok(left.collect())
