@@ -6,6 +6,7 @@ use crate::zpool::create::in_use;
 use cenote_command::outcome::{Outcome, fail, plain, usage};
 use cenote_engine::create::{OpenDevices, SystemDevices};
 use cenote_vdev::deadline::{ask, is_silent};
+use cenote_vdev::object::{is_object, open_wreck, spelled};
 use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
@@ -56,6 +57,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let _change = pools.change_with([""; 0], looked.ok());
     let path = match find(arg, &ctx.path(arg)) {
         Ok(path) => path,
+        // A name that cannot be one may have credentials: it is not repeated.
+        Err(e) if is_object(arg) => return fail(format!("failed to open a device: {}", plain(&e))),
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
             return fail(format!("failed to open {}: {}", arg.display(), plain(&e)));
         }
@@ -67,14 +70,26 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
     };
     let shown = path.display();
-    let device = match open_device(&path) {
-        Ok(device) => device,
-        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
+    // What cannot be opened can be deleted, where it was a pool's.
+    let (device, is_wreck) = match open_device(&path) {
+        Ok(device) => (device, false),
+        Err(e) => match is_object(&path).then(|| open_wreck(&path, false)) {
+            Some(Ok(device)) if force => (device, true),
+            Some(Ok(_)) => {
+                return fail(format!(
+                    "use '-f' to override the following error:\n\
+                     {shown} has a pool that cannot be opened: {}",
+                    plain(&e)
+                ));
+            }
+            _ => return fail(format!("failed to open {shown}: {}", plain(&e))),
+        },
     };
     let Ok(owner) = label_owner(device.as_ref()) else {
         return fail(format!("failed to read label from {shown}"));
     };
     drop(device);
+    let was = owner.as_ref().map(|owner| (owner.pool_guid, owner.guid));
     match owner.map_or(User::Nobody, |owner| user(&owner, ctx)) {
         User::Imported(state, pool) => {
             let advice = match force {
@@ -94,16 +109,25 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         User::Offline(_) | User::Other(..) | User::Nobody => {}
     }
-    let device = match open_device_rw(&path) {
+    let opened = if is_wreck { open_wreck(&path, true) } else { open_device_rw(&path) };
+    let device = match opened {
         Ok(device) => device,
         Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
     };
+    // Another host may have made a pool there since it was looked at.
+    let is = label_owner(device.as_ref()).ok().flatten();
+    if device.growing().is_some() && is.map(|owner| (owner.pool_guid, owner.guid)) != was {
+        return fail(format!("{shown} was changed by another host meanwhile"));
+    }
     let cleared = clear_labels(device.as_ref());
     pools.turn();
-    if matches!(cleared, Ok(1..)) {
-        return Ok(0);
+    match cleared {
+        Ok(1..) => return Ok(0),
+        Err(e) if is_object(&path) => {
+            ctx.complain(format_args!("failed to clear label for {shown}: {}", plain(&e)));
+        }
+        _ => ctx.complain(format_args!("failed to clear label for {shown}")),
     }
-    ctx.complain(format_args!("failed to clear label for {shown}"));
     Ok(NOT_CLEARED)
 }
 
@@ -112,6 +136,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 /// # Errors
 /// There is no such device.
 fn find(arg: &Path, path: &Path) -> io::Result<PathBuf> {
+    if is_object(arg) {
+        return spelled(arg);
+    }
     if arg.is_absolute() || path.exists() {
         return Ok(path.to_path_buf());
     }

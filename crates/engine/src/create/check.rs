@@ -70,6 +70,12 @@ fn is_object(leaf: &Leaf) -> bool {
     leaf.facts.kind == LeafKind::Object
 }
 
+/// Something is kept in an object store that is to be a new pool's.
+pub(super) fn not_empty(spec: &CreateSpec<'_>, path: &Path) -> CreateError {
+    let path = path.display();
+    spec.refuse(format!("{path} is not empty: delete what is below it, or choose another place"))
+}
+
 /// Refuses what object stores cannot be used for. A pool has its data in one of them, or in none. What joins a vdev holds what that holds:
 /// only the store itself takes nothing beside it, which is for the engine to say.
 ///
@@ -100,10 +106,7 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found, role: Role) -> Resul
         .open(&leaf.path)
         .is_ok_and(|device| device.growing().is_some_and(|g| !g.is_new()))
     {
-        let path = leaf.path.display();
-        return Err(spec.refuse(format!(
-            "{path} is not empty: delete what is below it, or choose another place"
-        )));
+        return Err(not_empty(spec, &leaf.path));
     } else {
         return Ok(());
     };
