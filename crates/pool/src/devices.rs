@@ -19,6 +19,7 @@ use crate::host;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::deadline::{ask, ask_within};
+use cenote_vdev::object::is_by_network;
 use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
     open_device_rw, read_labels, write_heartbeat,
@@ -266,9 +267,11 @@ impl DeviceSet {
         Some((device, true))
     }
 
-    /// The device at the last path of a leaf that the search did not come upon.
+    /// The device at the last path of a leaf that the search did not come upon. What labels say of a store by network is not believed: somebody
+    /// else may have written them, and to look there sends credentials of this host.
     fn open_last(&self, guid: u64, leaf: &NvList) -> Option<Arc<dyn Device>> {
-        Some(self.open_at(config::path(leaf)?, guid)?.0)
+        let path = config::path(leaf).filter(|path| !is_by_network(path))?;
+        Some(self.open_at(path, guid)?.0)
     }
 
     /// The device with this guid.
@@ -428,7 +431,7 @@ impl DeviceSet {
             return;
         }
         let (Some(guid), Some(path)) = (config.u64("guid"), config::path(config)) else { return };
-        if self.found(guid).is_some() {
+        if self.found(guid).is_some() || is_by_network(&path) {
             return;
         }
         let Ok(device) = self.opener.open(&path, false) else { return };
