@@ -94,8 +94,18 @@ impl Space {
             let named = self.named().await.unwrap_or_else(|_| BTreeSet::new());
             known.extend(named.into_iter().map(|id| id.path(&requests.prefix)));
             let root = self.shared.state.lock().root.clone();
-            let root: Bytes = emptied(&root, &root.host)?.encode().into();
-            turn.head.replace(requests, &root).await?;
+            // A root of this import that was stored without an answer is the one to be replaced. Where there is none, nothing is.
+            let found = Head::find(requests).await?;
+            let is_there = found.is_some();
+            if let Some((head, bytes)) = found
+                && Root::decode(&bytes).is_ok_and(|now| now.mark == root.mark)
+            {
+                turn.head = head;
+            }
+            if is_there {
+                let root: Bytes = emptied(&root, &root.host)?.encode().into();
+                turn.head.replace(requests, &root).await?;
+            }
             self.shared.state.lock().fenced = Some(Error::Refused(DELETED.into()));
         }
         delete_all(requests, &turn.head, known).await

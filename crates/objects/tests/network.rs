@@ -424,3 +424,39 @@ async fn credentials_that_were_named_are_those_that_count() {
     }
     assert!(!format!("{:?}", Environment::of(&[secret])).contains(secret.1));
 }
+
+/// A root that was stored without an answer is this host's, and no other host's: its space is deleted all the same. So is one whose root is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_space_whose_last_root_had_no_answer_is_deleted() {
+    let server = Server::new();
+    let hasty = Tunables { budget: Duration::from_millis(300), ..quick() };
+    let make = async || {
+        let store = store(&server, "tank");
+        let made = Space::create(store, Path::default(), hasty.clone(), "heron", b"").await;
+        let (space, mut model) = (made.unwrap(), Model::default());
+        model.write(&space, 4 * KIB).await;
+        space.commit(1, b"one").await.unwrap();
+        space
+    };
+    let space = make().await;
+    let before = server.copy()["tank/commit"].clone();
+    server.inject("PUT", "tank/commit", u64::MAX, Fault::ResetAfter);
+    server.inject("GET", "tank/commit", u64::MAX, Fault::Answer(503, "SlowDown"));
+    space.commit(2, b"two").await.unwrap_err();
+    assert_ne!(server.copy()["tank/commit"], before);
+    server.heal();
+    assert!(space.erase().await.unwrap() > 0);
+    assert_eq!(server.names(), [""; 0]);
+    let space = make().await;
+    let mut copy = server.copy();
+    copy.remove("tank/commit");
+    server.restore(&copy);
+    assert!(space.erase().await.unwrap() > 0);
+    assert_eq!(server.names(), [""; 0]);
+    // Another host's is left to it.
+    let space = make().await;
+    let second = open(&server, "egret").await;
+    let error = space.erase().await.unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    assert!(second.erase().await.unwrap() > 0);
+}
