@@ -130,7 +130,41 @@ impl Head {
             }
             Err(error) => return Err(error),
         }
+        head.prove(requests, &root).await?;
         Ok(head)
+    }
+
+    /// Replaces the first root by itself: a condition that holds must be one for the store too. Where something on the way changes versions, no
+    /// group could ever be stored.
+    async fn prove(&mut self, requests: &Requests, root: &Bytes) -> Result<()> {
+        let (Way::Update(version), path) = (&self.way, single(&requests.prefix)) else {
+            return Ok(());
+        };
+        let (mut version, mut tries) = (version.clone(), 0);
+        loop {
+            let mode = PutMode::Update(version.clone());
+            match requests.put(&path, &root.clone().into(), mode, Purpose::Root).await {
+                Ok(new) => {
+                    let new = self.named(requests, root, new).await?;
+                    self.learn(new);
+                    return Ok(());
+                }
+                Err(error) if error.cause() == Some(Cause::Condition) => {}
+                Err(error) => return Err(error),
+            }
+            version = match requests.get(&path).await? {
+                Some((bytes, version)) if bytes == *root => version,
+                Some((bytes, _)) => return Err(self.fence(Some(bytes))),
+                None => return Err(Error::Rootless { path: path.to_string() }),
+            };
+            if !requests.conflict(tries).await {
+                requests.delete(&path).await?;
+                return Err(Error::Refused(
+                    "the store does not take the version (ETag) that it gave (If-Match): something on the way changes it, a proxy that compresses maybe".into(),
+                ));
+            }
+            tries += 1;
+        }
     }
 
     /// Refuses a store that does not keep to the condition by which this head is replaced.

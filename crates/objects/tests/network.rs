@@ -265,6 +265,7 @@ async fn conditions() {
     for (conditions, part) in [
         (Conditions::Ignored, "the store ignores conditions"),
         (Conditions::Refused, "If-None-Match"),
+        (Conditions::Weakened, "does not take the version (ETag) that it gave"),
     ] {
         server.conditions(conditions);
         let error = try_create(store(&server, "tank")).await.err().unwrap();
