@@ -5,13 +5,13 @@
 
 use cenote_dmu::outside::Chance;
 use cenote_engine::create::*;
+use cenote_format::abd::Abd;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_testpools::{zdb_command, zdb_output};
 use cenote_vdev::inject::MemDevice;
-use cenote_format::abd::Abd;
 use cenote_vdev::{Device, VdevState, VdevTree, WriteReq, init_labels, label_owner, read_labels};
 use std::collections::HashMap;
 use std::io;

@@ -200,6 +200,27 @@ mod tests {
         }
     }
 
+    /// Variables complete what a user says, and move nothing that has a name.
+    #[test]
+    fn the_environment_moves_no_device() {
+        let own = "object::tests::the_environment_moves_no_device";
+        let name = Path::new("s3://bucket/x");
+        if std::env::var_os("AWS_ENDPOINT_URL").is_none() {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", own]).env("AWS_REGION", "eu");
+            let output = again.env("AWS_ENDPOINT_URL", "http://127.0.0.1:9").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            assert_eq!(spelled(name).unwrap(), Path::new("s3://bucket/x?region=us-east-1"));
+            return;
+        }
+        let whole = "s3://bucket/x?endpoint=http://127.0.0.1:9&region=eu";
+        assert_eq!(spelled(name).unwrap(), Path::new(whole));
+        assert_eq!(name_of(name), name);
+        #[cfg(feature = "s3")]
+        assert_eq!(place::Place::find(name).unwrap().named("y".into()), "s3://bucket/x: y");
+    }
+
     #[test]
     fn schemes_are_told_from_paths() {
         for (path, is) in [
