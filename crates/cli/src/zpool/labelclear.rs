@@ -3,11 +3,11 @@
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zpool::create::in_use;
-use cenote_command::outcome::{Outcome, fail, plain, usage};
+use cenote_command::outcome::{Outcome, Stop, fail, plain, usage};
 use cenote_engine::create::{OpenDevices, SystemDevices};
 use cenote_vdev::deadline::{ask, is_silent};
 use cenote_vdev::object::{is_object, open_wreck, spelled};
-use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
+use cenote_vdev::{Device, LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
 use std::io;
@@ -70,21 +70,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
     };
     let shown = path.display();
-    // What cannot be opened can be deleted, where it was a pool's.
-    let (device, is_wreck) = match open_device(&path) {
-        Ok(device) => (device, false),
-        Err(e) => match is_object(&path).then(|| open_wreck(&path, false)) {
-            Some(Ok(device)) if force => (device, true),
-            Some(Ok(_)) => {
-                return fail(format!(
-                    "use '-f' to override the following error:\n\
-                     {shown} has a pool that cannot be opened: {}",
-                    plain(&e)
-                ));
-            }
-            _ => return fail(format!("failed to open {shown}: {}", plain(&e))),
-        },
-    };
+    let (device, is_wreck) = open_to_look(&path, force)?;
     let Ok(owner) = label_owner(device.as_ref()) else {
         return fail(format!("failed to read label from {shown}"));
     };
@@ -109,17 +95,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         User::Offline(_) | User::Other(..) | User::Nobody => {}
     }
-    let opened = if is_wreck { open_wreck(&path, true) } else { open_device_rw(&path) };
-    let device = match opened {
-        Ok(device) => device,
-        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
-    };
-    // Another host may have made a pool there since it was looked at.
-    let is = label_owner(device.as_ref()).ok().flatten();
-    if device.growing().is_some() && is.map(|owner| (owner.pool_guid, owner.guid)) != was {
-        return fail(format!("{shown} was changed by another host meanwhile"));
-    }
-    let cleared = clear_labels(device.as_ref());
+    let cleared = clear(&path, is_wreck, was)?;
     pools.turn();
     match cleared {
         Ok(1..) => return Ok(0),
@@ -129,6 +105,42 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => ctx.complain(format_args!("failed to clear label for {shown}")),
     }
     Ok(NOT_CLEARED)
+}
+
+/// The device as it is, to see whose it is; and whether it is a pool in an object store that cannot be opened, which `force` has deleted.
+fn open_to_look(path: &Path, force: bool) -> Result<(Arc<dyn Device>, bool), Stop> {
+    let shown = path.display();
+    let error = match open_device(path) {
+        Ok(device) => return Ok((device, false)),
+        Err(e) => plain(&e),
+    };
+    match is_object(path).then(|| open_wreck(path, false)) {
+        Some(Ok(device)) if force => Ok((device, true)),
+        Some(Ok(_)) => fail(format!(
+            "use '-f' to override the following error:\n\
+             {shown} has a pool that cannot be opened: {error}"
+        )),
+        _ => fail(format!("failed to open {shown}: {error}")),
+    }
+}
+
+/// The guids of a pool and its device.
+type Guids = Option<(Option<u64>, u64)>;
+
+/// Clears the labels, if they are those that were seen.
+fn clear(path: &Path, is_wreck: bool, was: Guids) -> Result<io::Result<usize>, Stop> {
+    let shown = path.display();
+    let opened = if is_wreck { open_wreck(path, true) } else { open_device_rw(path) };
+    let device = match opened {
+        Ok(device) => device,
+        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
+    };
+    // Another host may have made a pool there since it was looked at.
+    let is = label_owner(device.as_ref()).ok().flatten();
+    if device.growing().is_some() && is.map(|owner| (owner.pool_guid, owner.guid)) != was {
+        return fail(format!("{shown} was changed by another host meanwhile"));
+    }
+    Ok(clear_labels(device.as_ref()))
 }
 
 /// The path of what the user calls `arg`: `path`, from the user's directory, or the short name of a device.
