@@ -11,12 +11,12 @@ pub const DESTROY: &str = "\tdestroy [-f] <pool>\n";
 pub const DETACH: &str = "\tdetach <pool> <device>\n";
 pub const EXPORT: &str = "\texport [-aFf] <pool> ...\n";
 pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
-pub const IMPORT: &str = "\timport [-d dir [--scan] | -c cachefile [--local]] [-D]\n\
+pub const IMPORT: &str = "\timport [-d dir [--scan] | -c cachefile] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir [--scan] | -c cachefile [--local]] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
-    \t    [-F [-n] [-X] | -T txg] -a\n\
+    \t    [-d dir [--scan] | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
+    \t    [-F [-n] [-X] | -T txg] [--local] -a\n\
     \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir [--scan] | -c cachefile [--local]] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
+    \t    [-d dir [--scan] | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
     \t    [-F [-n] [-X] | -T txg] [--rewind-to-checkpoint] [-t] <pool | id> [newpool]\n";
 pub const IOSTAT: &str = "\tiostat [[-c [script1,script2,...]] [-lq]|[-rw]] [-T d | u] [-ghHLpPvy]\n\
     \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
