@@ -108,6 +108,7 @@ unit() {
 }
 unit cenote.service system/cenote.service
 unit cenote-import.service system/cenote-import.service
+unit cenote-network.service system/cenote-network.service
 unit cenote-user.service user/cenote.service
 
 cd "$here"

@@ -2,7 +2,7 @@
 
 use crate::client;
 use crate::mounts::agents;
-use crate::server::{self, RunCommand};
+use crate::server::{self, Import, RunCommand};
 use crate::socket::Place;
 use cenote_command::outcome::plain;
 use cenote_daemon::protocol::Request;
@@ -20,6 +20,9 @@ pub struct DaemonArgs {
     /// With --foreground: import the pools that the cache file names, and stay without any
     #[arg(long, requires = "foreground")]
     import: bool,
+    /// With --import: leave out pools in object stores that are reached by network, which may not be there yet
+    #[arg(long, requires = "import")]
+    local: bool,
     /// With --foreground: leave the terminal's session
     #[arg(long, hide = true, requires = "foreground")]
     detach: bool,
@@ -75,7 +78,12 @@ fn foreground(place: &Place, args: &DaemonArgs, run: RunCommand) -> io::Result<i
         // A session of its own: no terminal, and no signal that is meant for the user's command.
         rustix::process::setsid()?;
     }
-    if !server::serve(place, args.import, run)? {
+    let import = match (args.import, args.local) {
+        (false, _) => Import::Nothing,
+        (true, true) => Import::Local,
+        (true, false) => Import::All,
+    };
+    if !server::serve(place, import, run)? {
         tracing::info!("another daemon serves {}", place.socket.display());
     }
     Ok(0)

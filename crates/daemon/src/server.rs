@@ -19,6 +19,7 @@
 //! until its threads have ended.
 
 mod boot;
+pub use boot::Import;
 mod watch;
 mod wire;
 
@@ -213,7 +214,7 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
 /// Serves until there is nothing to do or a command says stop. Ok(false): another daemon runs. `import`:
 /// the pools of the cache file are imported first, and having nothing to do is no reason to end. `run` runs the
 /// commands.
-pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
+pub fn serve(place: &Place, import: Import, run: RunCommand) -> io::Result<bool> {
     allow_many_files();
     place.prepare()?;
     let Some(_lock) = place.take_lock()? else { return Ok(false) };
@@ -237,17 +238,16 @@ pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
         wake: Mutex::new(wake_out),
         wires: Mutex::default(),
         leaving: Mutex::default(),
-        stays: import,
+        stays: import != Import::Nothing,
         zed: OnceLock::new(),
     });
     start_zed(&daemon, place)?;
     let keeper = Keeper::start(daemon.pools.clone())?;
     start_beating(&daemon)?;
     tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
-    if import {
-        boot::start(&daemon)?;
-    } else {
-        boot::ready();
+    match import {
+        Import::Nothing => boot::ready(),
+        import => boot::start(&daemon, import)?,
     }
     let result = serve_connections(&daemon, &listener, &wake_in, &signals);
     let _ = std::fs::remove_file(&place.socket);

@@ -5,13 +5,14 @@
 
 use cenote_dmu::outside::Chance;
 use cenote_engine::create::*;
+use cenote_format::abd::Abd;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_testpools::{zdb_command, zdb_output};
 use cenote_vdev::inject::MemDevice;
-use cenote_vdev::{Device, VdevState, VdevTree, init_labels, label_owner, read_labels};
+use cenote_vdev::{Device, VdevState, VdevTree, WriteReq, init_labels, label_owner, read_labels};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -207,6 +208,51 @@ fn sectors_decide_on_ashift() {
     assert_eq!((top.str("type"), top.u64("whole_disk")), (Some("disk"), Some(0)));
     let error = Try { ashift: 17, ..Try::with(&shelf) }.go("/a").err().unwrap();
     assert!(error.starts_with("invalid 'ashift=17' property: only values between 9 and 16"));
+}
+
+/// The devices of this system, with another host that is quicker: before one is opened for writing it has a pool there.
+struct Raced;
+
+impl OpenDevices for Raced {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        SystemDevices.find(name)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        SystemDevices.open(path)
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let first = SystemDevices.open_rw(path)?;
+        let label = Abd::from_vec(vec![7; 512]);
+        first.write_batch(&mut [WriteReq::new(16 << 10, label)]);
+        first.flush()?;
+        drop(first);
+        SystemDevices.open_rw(path)
+    }
+}
+
+#[test]
+fn a_pool_that_was_made_meanwhile_in_an_object_store_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("file://{}", dir.path().display());
+    let root = dir.path().join("commits/0000000000000000");
+    for force in [false, true] {
+        let error = Try { force, ..Try::with(&Raced) }.go(&name).err().unwrap();
+        assert!(error.contains("is not empty: delete what is below it"), "{error}");
+        assert!(root.exists());
+    }
+    // It was seen to be empty, opened, and then taken: the root is created and no other one replaced.
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("file://{}", dir.path().display());
+    let prepared = Try::with(&SystemDevices).go(&name).unwrap();
+    let device = prepared.devices().next().unwrap().2;
+    std::fs::create_dir(dir.path().join("commits")).unwrap();
+    std::fs::write(dir.path().join("commits/0000000000000000"), "another's").unwrap();
+    device.write_batch(&mut [WriteReq::new(16 << 10, Abd::from_vec(vec![7; 512]))]);
+    device.flush().unwrap_err();
+    assert!(!device.growing().unwrap().erase().unwrap());
+    assert!(dir.path().join("commits/0000000000000000").exists());
 }
 
 #[test]

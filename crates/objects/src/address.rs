@@ -27,6 +27,9 @@ pub enum Scheme {
 /// Options of names, in their order.
 const OPTIONS: [&str; 4] = ["account", "endpoint", "region", "style"];
 
+/// The region of a bucket of which neither name nor environment say one.
+pub(crate) const USUAL_REGION: &str = "us-east-1";
+
 /// Parts of the names of options that have credentials elsewhere.
 const SECRETS: [&str; 7] = ["key", "secret", "token", "sas", "sig", "cred", "pass"];
 
@@ -107,7 +110,21 @@ impl Address {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             address.take(pair)?;
         }
+        address.check_virtual()?;
         Ok(address)
+    }
+
+    /// Refuses a bucket whose name cannot be in front of the server's where it is to be.
+    fn check_virtual(&self) -> Result<(), String> {
+        if self.option("style") != Some("virtual") {
+            return Ok(());
+        }
+        let of = |at: &str| Some(at.split_once("://")?.1.to_string());
+        let host = self.option("endpoint").and_then(of).unwrap_or_else(|| "example".into());
+        let whole = url::Url::parse(&format!("https://{}.{host}", self.bucket));
+        whole.map(|_| ()).map_err(|_| {
+            format!("style=virtual: '{}.{host}' is no address of a server", self.bucket)
+        })
     }
 
     /// One option of a query.
@@ -127,7 +144,7 @@ impl Address {
             "style" if !matches!(value, "path" | "virtual") => {
                 return Err("style is 'path' or 'virtual'".into());
             }
-            _ if !is_word(value) => {
+            _ if !is_word(value) || !is_label(value) => {
                 return Err(format!("option '{option}' cannot have this value"));
             }
             _ => value.to_string(),
@@ -161,7 +178,19 @@ impl Address {
                     .map_err(|why| format!("{name} of the environment: {why}"))?;
             }
         }
+        // What counts where nothing is said is said from now on.
+        if self.scheme == Scheme::S3 && self.option("region").is_none() {
+            self.take(&format!("region={USUAL_REGION}"))?;
+        }
+        self.check_virtual()?;
         Ok(self)
+    }
+
+    /// The places around it, from the inside out: what is stored here lies below their prefixes as well.
+    pub fn outer(&self) -> Vec<Self> {
+        let ends = self.prefix.rmatch_indices('/').map(|(end, _)| &self.prefix[..end]);
+        let whole = (!self.prefix.is_empty()).then_some("");
+        ends.chain(whole).map(|prefix| Self { prefix: prefix.into(), ..self.clone() }).collect()
     }
 
     /// Its name, in the one spelling.
@@ -209,10 +238,20 @@ fn endpoint(text: &str) -> Result<String, String> {
         return Err(secret());
     }
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._:/[]".contains(c);
-    if rest.is_empty() || !rest.chars().all(fits) {
+    let is_path = |path: &str| !path.trim_end_matches('/').contains("//");
+    let path = rest.find('/').and_then(|at| rest.get(at..)).unwrap_or_default();
+    // As those that make requests see it. A port that is not said is none that is wrong.
+    let is_server = |url: url::Url| url.host().is_some() && url.port() != Some(0);
+    let is_place = rest.chars().all(fits) && !rest.starts_with(['/', ':']) && is_path(path);
+    if !is_place || !url::Url::parse(text).is_ok_and(is_server) {
         return Err("the endpoint is not the address of a server".into());
     }
     Ok(text.trim_end_matches('/').into())
+}
+
+/// Whether a word can be a part of the name of a server.
+fn is_label(word: &str) -> bool {
+    url::Url::parse(&format!("https://{word}.example/")).is_ok()
 }
 
 fn check_prefix(prefix: &str) -> Result<(), String> {
@@ -270,6 +309,17 @@ mod tests {
             ("s3://b?style=both", "'path' or 'virtual'"),
             ("s3://b?endpoint=ftp://x", "begins with https://"),
             ("s3://b?endpoint=http://", "not the address of a server"),
+            ("s3://b?endpoint=http://h:99999", "not the address of a server"),
+            ("s3://b?endpoint=http://h:0", "not the address of a server"),
+            ("s3://b?endpoint=http://:9000", "not the address of a server"),
+            ("s3://b?endpoint=http:///x", "not the address of a server"),
+            ("s3://b?endpoint=http://[::1", "not the address of a server"),
+            ("s3://b?endpoint=http://a::b", "not the address of a server"),
+            ("s3://b?endpoint=http://1.2.3.999", "not the address of a server"),
+            ("s3://b?endpoint=http://h/a//b", "not the address of a server"),
+            ("gs://b?endpoint=http://xn--a", "not the address of a server"),
+            ("s3://b?region=xn--a", "cannot have this value"),
+            ("s3://b?style=virtual&endpoint=http://127.0.0.1:9", "no address of a server"),
             ("ftp://b/x", "'ftp://' is no kind"),
         ] {
             let why = name(given).unwrap_err();
@@ -296,6 +346,16 @@ mod tests {
     }
 
     #[test]
+    fn a_place_lies_in_others() {
+        let outer =
+            |name| Address::parse(name).unwrap().outer().iter().map(Address::name).collect();
+        let none: Vec<String> = Vec::new();
+        let of: Vec<String> = outer("s3://b/x/y/z?region=r");
+        assert_eq!(of, ["s3://b/x/y?region=r", "s3://b/x?region=r", "s3://b?region=r"]);
+        assert_eq!((outer("gs://b/x"), outer("gs://b")), (vec!["gs://b".to_string()], none));
+    }
+
+    #[test]
     fn the_environment_completes_a_name() {
         let set = |name: &str| match name {
             "AWS_ENDPOINT_URL" => Some("http://h:1/".to_string()),
@@ -307,6 +367,8 @@ mod tests {
         assert_eq!(of("s3://b"), "s3://b?endpoint=http://h:1&region=eu");
         assert_eq!(of("s3://b?region=us"), "s3://b?endpoint=http://h:1&region=us");
         assert_eq!(of("gs://b"), "gs://b");
+        let nothing = Address::parse("s3://b").unwrap().completed(|_| None).unwrap();
+        assert_eq!(nothing.name(), "s3://b?region=us-east-1");
         let bad = |_: &str| Some("http://k:hunter2@h".to_string());
         let why = Address::parse("s3://b").unwrap().completed(bad).unwrap_err();
         assert!(why.starts_with("AWS_ENDPOINT_URL_S3 of the environment: "), "{why}");

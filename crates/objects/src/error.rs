@@ -7,8 +7,8 @@ use cenote_format::DecodeError;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// How an error says that no credentials were found.
-pub(crate) const NO_CREDENTIALS: &str = "no credentials are found: ";
+/// Letters of what a store says that are kept, at most.
+const WORDS: usize = 200;
 
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Cause {
     Cut,
     /// The object is not the one that was to be replaced, or exists already.
     Condition,
+    /// An object's name is one that no object of a pool has, and that this program cannot ask for.
+    Name,
     /// The store does not offer such a request.
     Unsupported,
     /// The store takes the request for a wrong one (400, 405, 411, 413 and others).
@@ -57,7 +59,8 @@ impl Cause {
                 Self::Condition
             }
             E::NotImplemented { .. } | E::NotSupported { .. } => Self::Unsupported,
-            E::InvalidPath { .. } | E::UnknownConfigurationKey { .. } => Self::Unsupported,
+            E::InvalidPath { .. } => Self::Name,
+            E::UnknownConfigurationKey { .. } => Self::Unsupported,
             E::Unauthenticated { .. } => Self::Credentials,
             E::PermissionDenied { .. } => Self::said(&text()).unwrap_or(Self::Denied),
             _ => {
@@ -79,7 +82,9 @@ impl Cause {
         if code(&["expiredtoken", "tokenrefreshrequired", "requestexpired"]) {
             return Some(Self::Credentials);
         }
-        if code(&["invalidaccesskeyid", "signaturedoesnotmatch", "authenticationfailed"]) {
+        if code(&["invalidaccesskeyid", "signaturedoesnotmatch", "authenticationfailed"])
+            || code(&["invalidtoken", "invalidsecurity", "invalidauthenticationinfo"])
+        {
             return Some(Self::Unknown);
         }
         if code(&["accessdenied", "allaccessdisabled", "accountproblem", "invalidobjectstate"]) {
@@ -128,6 +133,9 @@ impl fmt::Display for Cause {
             Self::Missing => "the object does not exist",
             Self::Cut => "the object is shorter than it must be",
             Self::Condition => "the object is not the expected one",
+            Self::Name => {
+                "an object below the prefix has a name that no pool gives; delete it, or choose another prefix"
+            }
             Self::Unsupported => "the store does not offer this",
             Self::Rejected => "the store rejects the request",
         })
@@ -146,6 +154,55 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         next = error.source();
     }
     text
+}
+
+/// What a store said, for users: its code and message, or its status. An answer may be long, and repeat what was sent, tokens too: of the rest
+/// nothing is kept, nor what follows a `?` in an address.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    const STATUS: &str = "status code: ";
+    let text = chain(error);
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        rest.split_once("</").map(|(value, _)| value.trim().to_string())
+    };
+    let mut said = match text.split_once(STATUS) {
+        Some((_, answer)) => {
+            let status = answer.split([':', '<', '\n']).next().unwrap_or_default().trim();
+            limited(&format!("{STATUS}{status}"))
+        }
+        None if text.contains("<Code>") => String::new(),
+        None => limited(&without_queries(&text)),
+    };
+    for part in [element("Code"), element("Message")].into_iter().flatten() {
+        let and = if said.is_empty() { "" } else { ": " };
+        said.push_str(&format!("{and}{}", limited(&part)));
+    }
+    said
+}
+
+/// The first letters of a text, in one line.
+fn limited(text: &str) -> String {
+    let mut letters = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut kept: String = letters.by_ref().take(WORDS).collect();
+    if letters.next().is_some() {
+        kept.push_str("...");
+    }
+    kept
+}
+
+/// A text whose addresses have no queries.
+fn without_queries(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    for (n, part) in text.split('?').enumerate() {
+        let end = part.find([' ', ')', '"', '\'', '\n']).unwrap_or(part.len());
+        kept.push_str(if n == 0 { part } else { part.get(end..).unwrap_or_default() });
+    }
+    kept
+}
+
+/// Where something is, by its prefix; a store that is wrapped has none.
+fn at(prefix: &str) -> String {
+    if prefix.is_empty() { String::new() } else { format!(" at {prefix}") }
 }
 
 /// An error of a space.
@@ -198,10 +255,10 @@ pub enum Error {
         length: u64,
     },
     /// There is no space below the prefix.
-    #[error("no pool at {0}")]
+    #[error("no pool{}", at(.0))]
     Absent(String),
     /// There is one already.
-    #[error("there is a pool at {0} already")]
+    #[error("there is a pool{} already", at(.0))]
     Exists(String),
     /// What was asked does not fit the state; nothing was changed.
     #[error("{0}")]

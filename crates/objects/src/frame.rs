@@ -55,6 +55,12 @@ pub fn seal(kind: Kind, mut body: Vec<u8>) -> Vec<u8> {
     body
 }
 
+/// Whether these bytes end as a structure of this kind does, of whatever version, and damaged or not.
+pub fn ends(kind: Kind, bytes: &[u8]) -> bool {
+    let trailer = bytes.len().checked_sub(TRAILER).and_then(|end| bytes.get(end..));
+    trailer.is_some_and(|trailer| trailer[..8] == MAGIC && trailer[8] == kind as u8)
+}
+
 /// The body of the structure that ends with these bytes, and where it begins.
 ///
 /// # Errors

@@ -68,6 +68,12 @@ fn numbered(prefix: &Path, number: u64) -> Path {
     prefix.clone().join("commits").join(format!("{number:016x}"))
 }
 
+/// The number in the name of a root that is one of many; None if it is none.
+pub(crate) fn number(prefix: &Path, path: &Path) -> Option<u64> {
+    let number = u64::from_str_radix(path.filename()?, 16).ok()?;
+    (numbered(prefix, number) == *path).then_some(number)
+}
+
 /// Names of old roots that go when `number` becomes the last.
 fn passed(number: u64) -> Vec<u64> {
     let mut gone = Vec::new();
@@ -124,7 +130,41 @@ impl Head {
             }
             Err(error) => return Err(error),
         }
+        head.prove(requests, &root).await?;
         Ok(head)
+    }
+
+    /// Replaces the first root by itself: a condition that holds must be one for the store too. Where something on the way changes versions, no
+    /// group could ever be stored.
+    async fn prove(&mut self, requests: &Requests, root: &Bytes) -> Result<()> {
+        let (Way::Update(version), path) = (&self.way, single(&requests.prefix)) else {
+            return Ok(());
+        };
+        let (mut version, mut tries) = (version.clone(), 0);
+        loop {
+            let mode = PutMode::Update(version.clone());
+            match requests.put(&path, &root.clone().into(), mode, Purpose::Root).await {
+                Ok(new) => {
+                    let new = self.named(requests, root, new).await?;
+                    self.learn(new);
+                    return Ok(());
+                }
+                Err(error) if error.cause() == Some(Cause::Condition) => {}
+                Err(error) => return Err(error),
+            }
+            version = match requests.get(&path).await? {
+                Some((bytes, version)) if bytes == *root => version,
+                Some((bytes, _)) => return Err(self.fence(Some(bytes))),
+                None => return Err(Error::Rootless { path: path.to_string() }),
+            };
+            if !requests.conflict(tries).await {
+                requests.delete(&path).await?;
+                return Err(Error::Refused(
+                    "the store does not take the version (ETag) that it gave (If-Match): something on the way changes it, a proxy that compresses maybe".into(),
+                ));
+            }
+            tries += 1;
+        }
     }
 
     /// Refuses a store that does not keep to the condition by which this head is replaced.
@@ -171,7 +211,7 @@ impl Head {
                 return Err(ignored("If-None-Match"));
             }
         }
-        let never = Some("00000000000000000000000000000000".to_string());
+        let never = Some("\"00000000000000000000000000000000\"".to_string());
         let version = UpdateVersion { e_tag: never.clone(), version: Some("1".into()) };
         let updates = match put(PutMode::Update(version)).await {
             Err(error) if error.cause() == Some(Cause::Condition) => true,
@@ -295,7 +335,7 @@ impl Head {
         let Way::Create(number) = self.way else { return Ok(Vec::new()) };
         let names = requests.list(&requests.prefix.clone().join("commits"), None).await?;
         let left = names.into_iter().filter(|path| {
-            let name = path.filename().and_then(|name| u64::from_str_radix(name, 16).ok());
+            let name = self::number(&requests.prefix, path);
             name.is_some_and(|name| name <= number && !stays(name, number))
         });
         Ok(left.collect())

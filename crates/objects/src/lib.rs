@@ -80,6 +80,7 @@
 pub mod address;
 pub mod audit;
 mod commit;
+mod erase;
 mod error;
 pub mod frame;
 pub mod head;
@@ -103,6 +104,7 @@ mod write;
 
 pub use address::Address;
 pub use audit::Audit;
+pub use erase::{Wreck, has_root};
 pub use error::{Cause, Error, Result};
 #[cfg(feature = "network")]
 pub use network::{Environment, connect};

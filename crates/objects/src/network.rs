@@ -62,14 +62,42 @@ fn client(address: &Address) -> ClientOptions {
         .with_connect_timeout(CONNECT)
 }
 
+/// Refuses a server that would be told tokens that everybody on the way can read and use: those of Google and Azure are no signatures.
+#[cfg(any(feature = "gcs", feature = "azure"))]
+fn check_encrypted(address: &Address) -> Result<(), String> {
+    let Some(host) = address.option("endpoint").and_then(|at| at.strip_prefix("http://")) else {
+        return Ok(());
+    };
+    let is_here = |name: &str| {
+        let rest = host.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/']))
+    };
+    match ["localhost", "127.0.0.1", "[::1]"].into_iter().any(is_here) {
+        true => Ok(()),
+        false => {
+            let scheme = address.scheme.name();
+            Err(format!(
+                "an endpoint of '{scheme}://' begins with https://, unless it is on this host: tokens are sent to it"
+            ))
+        }
+    }
+}
+
 /// An error without what may be secret: those of a builder name the setting.
 fn unusable(error: &object_store::Error) -> String {
-    format!("its credentials or settings cannot be used: {}", crate::error::chain(error))
+    format!("its credentials or settings cannot be used: {}", crate::error::told(error))
 }
 
 /// Variables of an environment.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
+
+impl std::fmt::Debug for Environment {
+    /// Names alone: values may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Environment {
     /// That of this process.
@@ -91,12 +119,13 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Those whose names begin so, as settings are called.
+    /// Those whose names begin so and that are set, as settings are called.
     fn settings(&self, prefix: &str) -> impl Iterator<Item = (String, &String)> {
-        let of = move |(name, value): (&String, _)| {
-            name.starts_with(prefix).then(|| (name.to_ascii_lowercase(), value))
-        };
-        self.0.iter().filter_map(of)
+        let set = self
+            .0
+            .iter()
+            .filter(move |(name, value)| name.starts_with(prefix) && !value.is_empty());
+        set.map(|(name, value)| (name.to_ascii_lowercase(), value))
     }
 }
 
@@ -113,12 +142,28 @@ impl<T: std::fmt::Debug + Send + Sync> CredentialProvider for Found<T> {
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
         let none = |why: String| object_store::Error::Unauthenticated {
             path: String::new(),
-            source: format!("{}{why}", crate::error::NO_CREDENTIALS).into(),
+            source: format!(
+                "no credentials are found, in the environment of process {} or as it says: {why}",
+                std::process::id()
+            )
+            .into(),
         };
         match tokio::time::timeout(FIND, self.inner.get_credential()).await {
-            Ok(found) => found.map_err(|error| none(crate::error::chain(&error))),
+            Ok(found) => found.map_err(|error| none(crate::error::told(&error))),
             Err(_) => Err(none("the role of this host is not told in time".into())),
         }
+    }
+}
+
+/// Refuses what cannot be in a header of a request.
+///
+/// # Errors
+/// Which part it is, without its value.
+#[cfg(feature = "s3")]
+pub(crate) fn visible(what: &str, value: &str) -> Result<(), String> {
+    match value.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err(format!("{what} has letters that no credentials have")),
     }
 }
 
@@ -142,13 +187,18 @@ fn s3(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectStor
                 | Key::DisableBulkDelete
                 | Key::Client(_)
         );
+        if matches!(key, Key::AccessKeyId | Key::SecretAccessKey | Key::Token) {
+            let name = name.to_ascii_uppercase();
+            visible(&name, value)
+                .map_err(|why| format!("its credentials cannot be used: {why}"))?;
+        }
         if !of_place {
             builder = builder.with_config(key, value);
         }
     }
     builder = builder
         .with_bucket_name(&address.bucket)
-        .with_region(address.option("region").unwrap_or("us-east-1"))
+        .with_region(address.option("region").unwrap_or(crate::address::USUAL_REGION))
         // An object at a time is deleted: that is free of charge, counted, and known to all stores.
         .with_disable_bulk_delete(true)
         .with_retry(once())
@@ -178,6 +228,7 @@ fn s3(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectStor
 #[cfg(feature = "gcs")]
 fn gcs(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectStore>, String> {
     use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey as Key};
+    check_encrypted(address)?;
     let mut builder = GoogleCloudStorageBuilder::new();
     for (name, value) in environment.settings("GOOGLE_") {
         let Ok(key) = name.parse::<Key>() else { continue };
@@ -204,6 +255,7 @@ fn azure(address: &Address, environment: &Environment) -> Result<Arc<dyn ObjectS
         let why = "the name has no account, as in az://CONTAINER/PREFIX?account=NAME, and the environment no AZURE_STORAGE_ACCOUNT_NAME";
         return Err(why.into());
     };
+    check_encrypted(address)?;
     let mut builder = MicrosoftAzureBuilder::new();
     for (name, value) in environment.settings("AZURE_") {
         let Ok(key) = name.parse::<Key>() else { continue };

@@ -12,13 +12,12 @@ use object_store::aws::AwsCredential;
 use object_store::client::CredentialProvider;
 use parking_lot::Mutex;
 
-use crate::network::Environment;
+use crate::network::{Environment, visible};
 
 /// Longest file that is read: 1 MiB.
 const MOST: u64 = 1 << 20;
 
 /// The profile of a file.
-#[derive(Debug)]
 pub(crate) struct Profile {
     file: PathBuf,
     name: String,
@@ -26,32 +25,41 @@ pub(crate) struct Profile {
     known: Mutex<Option<(SystemTime, Arc<AwsCredential>)>>,
 }
 
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "profile '{}' of {}", self.name, self.file.display())
+    }
+}
+
 impl Profile {
-    /// The one that an environment names; None if there is no file, or no section `default` and none was named.
+    /// The one that an environment names; None if neither file nor profile was named, and there is no file, or no section `default` in it:
+    /// others may have credentials for this host then.
     ///
     /// # Errors
-    /// What was named does not exist, or has no credentials.
+    /// What was named does not exist; the file cannot be read; the profile has no credentials of its own.
     pub fn of(environment: &Environment) -> Result<Option<Self>, String> {
         let named = environment.get("AWS_PROFILE").map(String::from);
         let home = || Some(Path::new(environment.get("HOME")?).join(".aws/credentials"));
         let file = environment.get("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from);
         let Some(file) = file.or_else(home) else { return Ok(None) };
-        let is_named = named.is_some();
+        let is_named = named.is_some() || environment.get("AWS_SHARED_CREDENTIALS_FILE").is_some();
         let name = named.unwrap_or_else(|| "default".into());
         let profile = Self { file, name, known: Mutex::new(None) };
         match profile.read() {
             Ok(_) => Ok(Some(profile)),
-            Err(why) if is_named => Err(why),
+            Err(why) if is_named || !why.is_absent => Err(why.text),
             Err(_) => Ok(None),
         }
     }
 
-    fn read(&self) -> Result<Arc<AwsCredential>, String> {
-        let cannot = |why: &dyn std::fmt::Display| {
-            format!("profile '{}' of {}: {why}", self.name, self.file.display())
+    fn read(&self) -> Result<Arc<AwsCredential>, Unread> {
+        let cannot = |why: &dyn std::fmt::Display, is_absent| Unread {
+            text: format!("profile '{}' of {}: {why}", self.name, self.file.display()),
+            is_absent,
         };
-        let facts = self.file.metadata().map_err(|e| cannot(&e))?;
-        let changed = facts.modified().map_err(|e| cannot(&e))?;
+        let gone = |e: std::io::Error| cannot(&e, e.kind() == std::io::ErrorKind::NotFound);
+        let facts = self.file.metadata().map_err(gone)?;
+        let changed = facts.modified().map_err(gone)?;
         let mut known = self.known.lock();
         if let Some((then, credential)) = &*known
             && *then == changed
@@ -59,13 +67,24 @@ impl Profile {
             return Ok(credential.clone());
         }
         if facts.len() > MOST {
-            return Err(cannot(&"the file is too long"));
+            return Err(cannot(&"the file is too long", false));
         }
-        let text = std::fs::read_to_string(&self.file).map_err(|e| cannot(&e))?;
-        let credential = Arc::new(section(&text, &self.name).map_err(|why| cannot(&why))?);
+        let text = std::fs::read_to_string(&self.file).map_err(gone)?;
+        let found = section(&text, &self.name).map_err(|why| cannot(&why, why == NO_PROFILE))?;
+        let credential = Arc::new(found);
         *known = Some((changed, credential.clone()));
         Ok(credential)
     }
+}
+
+const NO_PROFILE: &str = "there is no such profile";
+
+/// Why a profile has no credentials.
+#[derive(Debug)]
+struct Unread {
+    text: String,
+    /// There is no such file, or no such profile in it.
+    is_absent: bool,
 }
 
 /// The credentials in a section.
@@ -79,7 +98,7 @@ fn section(text: &str, name: &str) -> Result<AwsCredential, &'static str> {
             continue;
         }
         let Some((setting, value)) = line.split_once('=').filter(|_| within) else { continue };
-        let value = Some(value.trim().to_string());
+        let value = Some(value.trim().to_string()).filter(|value| !value.is_empty());
         match setting.trim() {
             "aws_access_key_id" => key_id = value,
             "aws_secret_access_key" => secret_key = value,
@@ -88,8 +107,14 @@ fn section(text: &str, name: &str) -> Result<AwsCredential, &'static str> {
         }
     }
     match (key_id, secret_key) {
-        _ if !is_there => Err("there is no such profile"),
-        (Some(key_id), Some(secret_key)) => Ok(AwsCredential { key_id, secret_key, token }),
+        _ if !is_there => Err(NO_PROFILE),
+        (Some(key_id), Some(secret_key)) => {
+            for part in [Some(&key_id), Some(&secret_key), token.as_ref()].into_iter().flatten() {
+                let wrong = |_| "its credentials have letters that no credentials have";
+                visible("", part).map_err(wrong)?;
+            }
+            Ok(AwsCredential { key_id, secret_key, token })
+        }
         _ => Err("it has no aws_access_key_id and aws_secret_access_key"),
     }
 }
@@ -101,7 +126,7 @@ impl CredentialProvider for Profile {
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         self.read().map_err(|why| object_store::Error::Unauthenticated {
             path: String::new(),
-            source: why.into(),
+            source: why.text.into(),
         })
     }
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::{Cause, Error, Result, chain};
+use crate::error::{Cause, Error, Result, told};
 use crate::stats::{Purpose, Stats, Verb};
 use crate::tunables::Tunables;
 
@@ -54,6 +57,8 @@ pub(crate) struct Requests {
 const PATIENCE: u32 = 5;
 /// Bytes of an upload for which its deadline is a second longer.
 const PACE: u64 = 1 << 20;
+/// No object is longer: 128 MiB.
+const LONGEST: u64 = 2 * crate::MAX_DATA;
 /// How often a condition is tried again that failed although it holds.
 const CONFLICTS: u32 = 5;
 
@@ -119,7 +124,7 @@ impl Requests {
                     }
                     return Ok(value);
                 }
-                Ok(Err(error)) => (Cause::of(&error), chain(&error)),
+                Ok(Err(error)) => (Cause::of(&error), told(&error)),
                 Err(_) => {
                     if verb == Verb::Put {
                         let more = |n: u32| (n < PATIENCE).then_some(n + 1);
@@ -128,7 +133,8 @@ impl Requests {
                     (Cause::TimedOut, format!("after {deadline:?}"))
                 }
             };
-            if !cause.transient() || begun.elapsed() + pause > tunables.budget {
+            let waits = cause != Cause::Credentials || tunables.await_credentials;
+            if !cause.transient() || !waits || begun.elapsed() + pause > tunables.budget {
                 Stats::add(&self.stats.failures[verb as usize], 1);
                 let (verb, path) = (verb.name(), path.to_string());
                 return Err(Error::Request { verb, path, cause, tries, source_text });
@@ -140,12 +146,13 @@ impl Requests {
         }
     }
 
-    /// How long one try may take. A listing is as many requests as it has thousands of names. Uploads share the line: when they do not
+    /// How long one try may take. A listing is as many requests as it has thousands of names: what it says next is waited for ([`Self::next`]).
+    /// Uploads share the line: when they do not
     /// end in time, the next ones get twice as long, so that a slow line ends them at last.
     fn deadline(&self, verb: Verb, length: u64) -> Duration {
         let deadline = self.tunables.deadline;
         match verb {
-            Verb::List => deadline * 60,
+            Verb::List => Duration::MAX,
             Verb::Put => {
                 let longer = 1 << self.patience.load(Relaxed).min(PATIENCE);
                 (deadline + Duration::from_secs(length / PACE)) * longer
@@ -224,12 +231,19 @@ impl Requests {
     pub async fn get(&self, path: &Path) -> Result<Option<(Bytes, UpdateVersion)>> {
         let read = self.retry(Verb::Get, path, 0, || async {
             let got = self.store.get(path).await?;
+            if got.meta.size > LONGEST {
+                return Ok(Err(got.meta.size));
+            }
             let version =
                 UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
-            Ok((got.bytes().await?, version))
+            Ok(Ok((got.bytes().await?, version)))
         });
         match read.await {
-            Ok(done) => {
+            Ok(Err(size)) => {
+                let why = format!("it has {size} bytes, and none has more than {LONGEST}");
+                Err(Error::Damaged { path: path.to_string(), why })
+            }
+            Ok(Ok(done)) => {
                 Stats::add(&self.stats.bytes[Verb::Get as usize], done.0.len() as u64);
                 Ok(Some(done))
             }
@@ -336,13 +350,28 @@ impl Requests {
         }
     }
 
-    /// A name below the prefix that `known` does not expect there, if there is one.
+    /// The next name of a listing.
+    async fn next(
+        &self,
+        names: &mut BoxStream<'_, object_store::Result<ObjectMeta>>,
+    ) -> object_store::Result<Option<ObjectMeta>> {
+        match timeout(self.tunables.deadline, names.try_next()).await {
+            Ok(next) => next,
+            Err(_) => Err(object_store::Error::Generic {
+                store: "listing",
+                source: format!("no answer in {:?}", self.tunables.deadline).into(),
+            }),
+        }
+    }
+
+    /// A name below the prefix that `known` does not expect there, if there is one. The mark of a folder is none.
     pub async fn stranger(&self, known: impl Fn(&Path) -> bool) -> Result<Option<Path>> {
         let known = &known;
         let found = self.retry(Verb::List, &self.prefix, 0, || async move {
             let mut names = self.store.list(Some(&self.prefix));
-            while let Some(meta) = names.try_next().await? {
-                if !known(&meta.location) {
+            while let Some(meta) = self.next(&mut names).await? {
+                let is_mark = meta.location == self.prefix && meta.size == 0;
+                if !is_mark && !known(&meta.location) {
                     return Ok(Some(meta.location));
                 }
             }
@@ -357,11 +386,15 @@ impl Requests {
     /// Names below a folder, after one of them if it is given.
     pub async fn list(&self, folder: &Path, after: Option<&Path>) -> Result<Vec<Path>> {
         let listed = self.retry(Verb::List, folder, 0, || async {
-            let names = match after {
+            let mut names = match after {
                 Some(after) => self.store.list_with_offset(Some(folder), after),
                 None => self.store.list(Some(folder)),
             };
-            names.map_ok(|meta| meta.location).try_collect::<Vec<_>>().await
+            let mut listed = Vec::new();
+            while let Some(meta) = self.next(&mut names).await? {
+                listed.push(meta.location);
+            }
+            Ok(listed)
         });
         match listed.await {
             Ok(names) => {

@@ -94,9 +94,9 @@ impl State {
 
 /// A space that was found, before it is taken over.
 pub struct Found {
-    requests: Requests,
-    head: Head,
-    root: Root,
+    pub(crate) requests: Requests,
+    pub(crate) head: Head,
+    pub(crate) root: Root,
 }
 
 impl Found {
@@ -189,8 +189,7 @@ impl Space {
             |path: &Path| Id::parse(&requests.prefix, path).is_some_and(|id| id.epoch() == PROBES);
         if let Some(other) = requests.stranger(probe).await? {
             return Err(Error::Refused(format!(
-                "{other} exists: delete what lies below {}, or choose another prefix",
-                requests.prefix
+                "there is an object '{other}': delete what lies below the prefix, or choose another one"
             )));
         }
         // Requests for an older pool with this prefix may still arrive: its names are not used again.
@@ -329,7 +328,9 @@ impl Space {
         // A listing takes long: no group waits for it.
         let head = self.shared.commit.lock().await.head.clone();
         let mut orphans: Vec<Path> = head.leftover(requests).await?;
-        orphans.extend(requests.list(&id::folder(&requests.prefix, PROBES), None).await?);
+        let probes = requests.list(&id::folder(&requests.prefix, PROBES), None).await?;
+        orphans
+            .extend(probes.into_iter().filter(|path| Id::parse(&requests.prefix, path).is_some()));
         for tail in tails.iter().skip(1) {
             let name = |counter: u64| Id::new(tail.epoch, counter).path(&requests.prefix);
             orphans.extend(tail.loose.iter().map(|counter| name(*counter)));
@@ -345,56 +346,6 @@ impl Space {
             try_join_all(some.iter().map(|path| requests.delete(path))).await?;
         }
         Ok(orphans.len() as u64)
-    }
-
-    /// Deletes all that the space has on the store, its roots last, and nothing else. Nothing is written any more from then on. What is left when it
-    /// fails is deleted by the next call, also after the space was found and opened again. Returns how many objects there were.
-    ///
-    /// # Errors
-    /// The store fails; another host has the space.
-    pub async fn erase(&self) -> Result<u64> {
-        let requests = &self.shared.requests;
-        // A commit that is under way ends first.
-        let turn = self.shared.commit.lock().await;
-        let known = self.named().await?;
-        {
-            let mut state = self.shared.state.lock();
-            if let Some(error) = &state.fenced {
-                return Err(error.clone());
-            }
-            state.fenced = Some(Error::Refused("the space was deleted".into()));
-        }
-        let ours = |path: &Path| Id::parse(&requests.prefix, path).is_some();
-        let mut paths: BTreeSet<Path> =
-            known.into_iter().map(|id| id.path(&requests.prefix)).collect();
-        let mut count = 0;
-        // A listing may be late: what it has is asked for until there is no more.
-        loop {
-            let listed = requests.list(&requests.prefix, None).await?;
-            let found = paths.len();
-            paths.extend(listed.into_iter().filter(ours));
-            if count > 0 && paths.len() == found {
-                break;
-            }
-            let new: Vec<&Path> = paths.iter().collect();
-            for some in new.chunks(requests.tunables.uploads.max(1)) {
-                try_join_all(some.iter().map(|path| requests.delete(path))).await?;
-            }
-            count = paths.len() as u64;
-            if count == 0 {
-                break;
-            }
-        }
-        // A host that looks for the space finds it, or nothing: never the middle of its roots.
-        let [single, first] = Head::lasting(&requests.prefix);
-        let folder = requests.prefix.clone().join("commits");
-        let mut roots = requests.list(&folder, None).await?;
-        roots.push(turn.head.name(requests));
-        roots.retain(|path| *path != first && *path != single);
-        for root in roots.iter().chain([&first, &single]) {
-            requests.delete(root).await?;
-        }
-        Ok(count)
     }
 
     /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups; it may run beside

@@ -36,6 +36,8 @@ pub struct Tunables {
     pub pause_max: Duration,
     /// How long a request is tried again, in all.
     pub budget: Duration,
+    /// Where no credentials are found, or those that are have expired, it is tried again as with a store that is away.
+    pub await_credentials: bool,
     /// How long an object that no root names any more is kept: longer than a signed request is valid.
     pub grace: Duration,
     /// Entries of a page of the index, from 4 to 1,024.
@@ -66,6 +68,7 @@ impl Default for Tunables {
             pause: Duration::from_millis(50),
             pause_max: Duration::from_secs(10),
             budget: Duration::from_secs(120),
+            await_credentials: true,
             grace: Duration::from_secs(20 * 60),
             page_entries: crate::page::PAGE_ENTRIES,
             live_percent: 50,

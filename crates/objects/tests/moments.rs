@@ -263,5 +263,8 @@ async fn a_prefix_with_other_objects_and_a_store_without_conditions_are_refused(
     shared.inner.delete(&tank().join("commit")).await.unwrap();
     shared.inner.put(&tank().join("000001").join("0000000007"), "old".into()).await.unwrap();
     let error = Space::create(store, tank(), small(3), "host", b"").await.err().unwrap();
-    assert!(error.to_string().starts_with("tank/000001/0000000007 exists"), "{error}");
+    assert!(
+        error.to_string().starts_with("there is an object 'tank/000001/0000000007'"),
+        "{error}"
+    );
 }

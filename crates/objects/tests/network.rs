@@ -265,6 +265,7 @@ async fn conditions() {
     for (conditions, part) in [
         (Conditions::Ignored, "the store ignores conditions"),
         (Conditions::Refused, "If-None-Match"),
+        (Conditions::Weakened, "does not take the version (ETag) that it gave"),
     ] {
         server.conditions(conditions);
         let error = try_create(store(&server, "tank")).await.err().unwrap();
@@ -316,4 +317,147 @@ async fn listings_may_be_late() {
     server.lag(Duration::from_secs(3600));
     third.erase().await.unwrap();
     assert_eq!(server.names(), [""; 0]);
+}
+
+/// A server may repeat what was sent to it, and say much: neither is shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_says_is_short_and_has_no_secrets() {
+    let server = Server::new();
+    let token = "TOKEN-OF-A-SESSION";
+    let [key, secret] = Server::environment();
+    let by = [key, secret, ("AWS_SESSION_TOKEN", token)];
+    for code in ["SignatureDoesNotMatch", ""] {
+        server.inject("*", "tank", u64::MAX, Fault::Echo(403, code));
+        let error = try_create(store_with(&server, "tank", &by)).await.err().unwrap().to_string();
+        assert!(error.contains(code) && error.contains("403"), "{error}");
+        for part in [token, key.1, "list-type", "x-amz"] {
+            assert!(!error.contains(part), "{part}: {error}");
+        }
+        assert!(error.len() < 600, "{}", error.len());
+        server.heal();
+    }
+    // An object that no space has is not read.
+    server.restore(&[("tank/commit".into(), vec![0; 130 << 20].into())].into());
+    let look = Space::look(store(&server, "tank"), Path::default(), quick()).await;
+    let error = look.err().unwrap().to_string();
+    assert!(error.contains("none has more than"), "{error}");
+}
+
+/// A server that takes a request for names and never answers is given up like others; a folder's mark is nothing, and a name that no pool has
+/// is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn listings() {
+    let server = Server::new();
+    let tunables = Tunables {
+        deadline: Duration::from_millis(300),
+        budget: Duration::from_secs(1),
+        ..quick()
+    };
+    server.inject("LIST", "tank", u64::MAX, Fault::Slow(Duration::from_secs(3600)));
+    let begun = std::time::Instant::now();
+    let made = Space::create(store(&server, "tank"), Path::default(), tunables, "heron", b"").await;
+    let error = made.err().unwrap();
+    assert!(error.is_outage() && begun.elapsed() < Duration::from_secs(5), "{error}");
+    server.heal();
+    let mark = ("tank/".to_string(), Bytes::new());
+    server.restore(&[mark].into());
+    let space = create(&server).await;
+    space.commit(1, b"one").await.unwrap();
+    space.erase().await.unwrap();
+    assert_eq!(server.names(), ["tank/"]);
+    server.restore(&[("tank//x".to_string(), "x".into())].into());
+    let error = try_create(store(&server, "tank")).await.err().unwrap();
+    assert_eq!(error.cause(), Some(Cause::Name), "{error}");
+    assert!(error.to_string().contains("tank//x"), "{error}");
+    server.restore(&[("tank/notes.txt".to_string(), "x".into())].into());
+    let error = try_create(store(&server, "tank")).await.err().unwrap().to_string();
+    assert!(error.starts_with("there is an object 'notes.txt': delete"), "{error}");
+}
+
+/// What was named and cannot be used is an error; what is set to nothing is not set.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_were_named_are_those_that_count() {
+    let server = Server::new();
+    let address = Address::parse(&server.device("tank")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let (missing, role) = (dir.path().join("missing"), "[default]\nrole_arn = x\n");
+    let half = "[default]\naws_access_key_id = a\naws_secret_access_key =\n";
+    for (named, part) in [
+        (missing.display().to_string(), "missing"),
+        (file("role", role), "it has no aws_access_key_id"),
+        (file("half", half), "it has no aws_access_key_id"),
+        (file("other", "[work]\n"), "no such profile"),
+    ] {
+        let by = [("AWS_SHARED_CREDENTIALS_FILE", named.as_str())];
+        let error = connect(&address, &Environment::of(&by)).unwrap_err();
+        assert!(error.contains(part) && error.contains(&named), "{error}");
+    }
+    // A file that nobody named counts if it has the usual profile.
+    let home = dir.path().display().to_string();
+    let by = [("HOME", home.as_str())];
+    connect(&address, &Environment::of(&by)).unwrap();
+    file(".aws/credentials", "[work]\n");
+    connect(&address, &Environment::of(&by)).unwrap();
+    file(".aws/credentials", role);
+    connect(&address, &Environment::of(&by)).unwrap_err();
+    let [(_, key), (_, secret)] = Server::environment();
+    let text = format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n");
+    file(".aws/credentials", &text);
+    let empty = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+    let mut by: Vec<(&str, &str)> = empty.iter().map(|name| (*name, "")).collect();
+    by.push(("HOME", &home));
+    try_create(store_with(&server, "tank", &by)).await.unwrap().erase().await.unwrap();
+    let [key, secret] = Server::environment();
+    let by = [key, secret, ("AWS_SESSION_TOKEN", "")];
+    try_create(store_with(&server, "tank", &by)).await.unwrap();
+    // What cannot be in a header is refused before a request is made, and not repeated.
+    for name in empty {
+        let wrong = ("AWS_SESSION_TOKEN", "fine");
+        let by =
+            [key, secret, wrong].map(|(n, v)| (n, if n == name { "hunter2\u{e9}" } else { v }));
+        let error = connect(&address, &Environment::of(&by)).unwrap_err();
+        assert!(error.contains(name) && !error.contains("hunter2"), "{error}");
+    }
+    assert!(!format!("{:?}", Environment::of(&[secret])).contains(secret.1));
+}
+
+/// A root that was stored without an answer is this host's, and no other host's: its space is deleted all the same. So is one whose root is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_space_whose_last_root_had_no_answer_is_deleted() {
+    let server = Server::new();
+    let hasty = Tunables { budget: Duration::from_millis(300), ..quick() };
+    let make = async || {
+        let store = store(&server, "tank");
+        let made = Space::create(store, Path::default(), hasty.clone(), "heron", b"").await;
+        let (space, mut model) = (made.unwrap(), Model::default());
+        model.write(&space, 4 * KIB).await;
+        space.commit(1, b"one").await.unwrap();
+        space
+    };
+    let space = make().await;
+    let before = server.copy()["tank/commit"].clone();
+    server.inject("PUT", "tank/commit", u64::MAX, Fault::ResetAfter);
+    server.inject("GET", "tank/commit", u64::MAX, Fault::Answer(503, "SlowDown"));
+    space.commit(2, b"two").await.unwrap_err();
+    assert_ne!(server.copy()["tank/commit"], before);
+    server.heal();
+    assert!(space.erase().await.unwrap() > 0);
+    assert_eq!(server.names(), [""; 0]);
+    let space = make().await;
+    let mut copy = server.copy();
+    copy.remove("tank/commit");
+    server.restore(&copy);
+    assert!(space.erase().await.unwrap() > 0);
+    assert_eq!(server.names(), [""; 0]);
+    // Another host's is left to it.
+    let space = make().await;
+    let second = open(&server, "egret").await;
+    let error = space.erase().await.unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    assert!(second.erase().await.unwrap() > 0);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_objects::{Cause, Class, Error, Figures, Space, Tunables};
+use cenote_objects::{Cause, Class, Error, Figures, Space, Tunables, Wreck};
 use futures_util::stream::{self, StreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -302,4 +302,129 @@ async fn beside_the_raw_store() {
             rate(from)
         );
     }
+}
+
+/// A space with pages on its store, whose directory is an object.
+async fn paged(tunables: Tunables) -> (Arc<FaultStore>, Arc<dyn ObjectStore>) {
+    let (space, store, shared) = fresh(tunables).await;
+    for group in 1..=40 {
+        for n in 0..5 {
+            write(&space, 60 * KIB, n).await;
+        }
+        space.commit(group, b"payload").await.unwrap();
+    }
+    // The last group's log is gone through as well.
+    write(&space, 4 * KIB, 1).await;
+    space.commit(41, b"payload").await.unwrap();
+    assert!(space.totals().objects >= 200, "{:?}", space.totals());
+    (store, shared.inner)
+}
+
+async fn names(store: &Arc<dyn ObjectStore>) -> Vec<String> {
+    let listed = store.list(None).map(|meta| meta.unwrap().location.to_string());
+    listed.collect().await
+}
+
+/// A space whose end was interrupted is found again, and its end goes on, in this process and in another one.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_interrupted_goes_on() {
+    for in_use in [true, false] {
+        let (store, inner) = paged(small(1)).await;
+        let space = Space::look(store.clone(), tank(), small(2)).await.unwrap();
+        let space = space.open("heron").await.unwrap();
+        let before = names(&inner).await.len();
+        store.delete_only(50);
+        let error = space.erase().await.unwrap_err();
+        assert!(error.transient(), "{error}");
+        let left = names(&inner).await.len();
+        assert!(left > 10 && left < before, "{left} of {before}");
+        store.set(Faults::NONE);
+        if in_use {
+            space.erase().await.unwrap();
+        } else {
+            let found = Space::look(store, tank(), small(3)).await.unwrap();
+            assert_eq!(found.payload(), b"payload");
+            found.view().await.unwrap();
+            let again = Space::look(inner.clone(), tank(), small(3)).await.unwrap();
+            again.open("egret").await.unwrap().erase().await.unwrap();
+        }
+        assert_eq!(names(&inner).await, [""; 0]);
+    }
+}
+
+/// What cannot be opened can be deleted: a space without its directory, with a damaged root; and what is no space is left alone.
+#[tokio::test(start_paused = true)]
+async fn a_wreck_is_deleted() {
+    for damage in ["directory", "root", "cut"] {
+        let (store, inner) = paged(small(1)).await;
+        let root = Path::from("tank/commit");
+        if damage == "directory" {
+            let before = names(&inner).await.len();
+            for name in names(&inner).await.iter().filter(|name| !name.contains("commit")) {
+                let bytes = inner.get(&name.as_str().into()).await.unwrap().bytes().await.unwrap();
+                if cenote_objects::frame::ends(cenote_objects::frame::Kind::Directory, &bytes) {
+                    inner.delete(&name.as_str().into()).await.unwrap();
+                }
+            }
+            assert!(names(&inner).await.len() < before);
+        } else {
+            let mut bytes = inner.get(&root).await.unwrap().bytes().await.unwrap().to_vec();
+            bytes[3] ^= 0x40;
+            bytes.truncate(if damage == "cut" { 5 } else { bytes.len() });
+            inner.put(&root, bytes.into()).await.unwrap();
+        }
+        let opened = match Space::look(store.clone(), tank(), small(2)).await {
+            Ok(found) => found.view().await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        opened.unwrap_err();
+        let mut wreck = Wreck::look(store.clone(), tank(), small(2)).await.unwrap().unwrap();
+        assert_eq!(wreck.payload(), if damage == "directory" { &b"payload"[..] } else { b"" });
+        store.delete_only(30);
+        wreck.erase("heron").await.unwrap_err();
+        store.set(Faults::NONE);
+        let mut wreck = Wreck::look(store, tank(), small(2)).await.unwrap().unwrap();
+        assert!(wreck.erase("heron").await.unwrap() > 10);
+        assert_eq!(names(&inner).await, [""; 0], "{damage}");
+    }
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    store.put(&"tank/commit".into(), "a letter of somebody's".into()).await.unwrap();
+    let error = Wreck::look(store.clone(), tank(), small(1)).await.err().unwrap();
+    assert!(error.to_string().contains("is no root of a pool"), "{error}");
+    assert_eq!(names(&store).await, ["tank/commit"]);
+}
+
+/// What others have below the prefix, against the rule, stays: also in the folders of roots and of objects.
+#[tokio::test(start_paused = true)]
+async fn what_is_no_object_of_a_space_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let local: Arc<dyn ObjectStore> =
+        Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    let space = Space::create(local.clone(), tank(), small(1), "host", b"").await.unwrap();
+    let others = [
+        "tank/commits/letter",
+        "tank/commits/3",
+        "tank/commits/000001/0000000001",
+        "tank/commits/00ab01/0000000000000003",
+        "tank/000000/letter",
+        "tank/000000/0000000000/letter",
+    ];
+    for name in others {
+        local.put(&name.into(), "dear reader".into()).await.unwrap();
+    }
+    for group in 1..=40 {
+        write(&space, 4 * KIB, group).await;
+        space.commit(group, b"").await.unwrap();
+    }
+    let found = Space::look(local.clone(), tank(), small(2)).await.unwrap();
+    assert_eq!(found.group(), 40);
+    let space = found.open("heron").await.unwrap();
+    space.sweep().await.unwrap();
+    assert!(others.iter().all(|name| folder.path().join(name).exists()));
+    assert!(space.erase().await.unwrap() > 10);
+    let mut left = names(&local).await;
+    left.sort();
+    let mut others = others.to_vec();
+    others.sort_unstable();
+    assert_eq!(left, others);
 }

@@ -11,7 +11,7 @@
 use crate::config;
 use crate::discover::{self, Candidate, Found};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::object::is_object;
+use cenote_vdev::object::{is_by_network, is_object};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -60,6 +60,13 @@ pub struct Entry<'a> {
     pub ours: bool,
     /// What it says of the pool.
     pub config: &'a NvList,
+}
+
+impl Entry<'_> {
+    /// Whether a device of the pool is in an object store that is reached by network.
+    pub fn is_by_network(&self) -> bool {
+        places(self, |_| None).iter().any(|place| is_by_network(place))
+    }
 }
 
 impl CacheFile {
@@ -172,39 +179,71 @@ impl CacheFile {
         is_meant: impl Fn(&Entry<'_>, &Candidate) -> bool,
     ) -> Found {
         let mut found = Found::default();
-        for entry in self.entries() {
-            let mut places = BTreeSet::new();
-            let mut add = |leaf: &NvList| {
-                places.extend(config::path(leaf).and_then(|path| match is_object(&path) {
-                    // A name of a place has nothing nearby.
-                    true => Some(path),
-                    false => place(&path).filter(|_| path.is_absolute()),
-                }));
-            };
-            if let Some(tree) = entry.config.list("vdev_tree") {
-                config::for_each_leaf(tree, &mut add);
-                for name in ["spares", "l2cache"] {
-                    tree.lists(name).unwrap_or_default().iter().for_each(&mut add);
+        let all: Vec<(Entry<'_>, Vec<PathBuf>)> = self
+            .entries()
+            .map(|entry| (entry, places(&entry, &place)))
+            .filter(|(_, places)| !places.is_empty())
+            .collect();
+        for some in all.chunks(SIDE_BY_SIDE) {
+            for ((entry, places), seen) in some.iter().zip(side_by_side(some)) {
+                // A place that was named is not there because of something, which the user should know.
+                let of_store = seen.errors.into_iter().filter(|(path, _)| is_object(path));
+                found.errors.extend(of_store.filter(|(path, _)| places.contains(path)));
+                found.silent.extend(seen.silent);
+                let seen = seen.candidates.into_iter();
+                let mut meant = seen.filter(|candidate| is_meant(entry, candidate)).peekable();
+                if meant.peek().is_none() {
+                    let pool = Candidate::without_devices(entry.name, entry.guid, entry.config);
+                    found.candidates.push(pool);
                 }
+                found.candidates.extend(meant);
             }
-            if places.is_empty() {
-                continue;
-            }
-            let places: Vec<PathBuf> = places.into_iter().collect();
-            let seen = discover::search(&places);
-            found.silent.extend(seen.silent);
-            let seen = seen.candidates.into_iter();
-            let mut meant = seen.filter(|candidate| is_meant(&entry, candidate)).peekable();
-            if meant.peek().is_none() {
-                let pool = Candidate::without_devices(entry.name, entry.guid, entry.config);
-                found.candidates.push(pool);
-            }
-            found.candidates.extend(meant);
         }
         found.silent.sort();
         found.silent.dedup();
         found
     }
+}
+
+/// So many pools are searched for at once: one whose store is away keeps few others waiting.
+const SIDE_BY_SIDE: usize = 16;
+
+/// What a search of each of these finds.
+fn side_by_side(all: &[(Entry<'_>, Vec<PathBuf>)]) -> Vec<Found> {
+    std::thread::scope(|scope| {
+        let search = |places: &'_ Vec<PathBuf>| {
+            let places = places.clone();
+            let builder = std::thread::Builder::new().name("search".into());
+            builder.spawn_scoped(scope, move || discover::search(&places))
+        };
+        let begun: Vec<_> = all.iter().map(|(_, places)| search(places)).collect();
+        let answers = begun.into_iter().zip(all);
+        let answer = answers.map(|(thread, (_, places))| match thread.map(|t| t.join()) {
+            Ok(Ok(found)) => found,
+            // There is no thread to be had, or it failed.
+            _ => discover::search(places),
+        });
+        answer.collect()
+    })
+}
+
+/// Where the devices of a pool may be.
+fn places(entry: &Entry<'_>, place: impl Fn(&Path) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let mut places = BTreeSet::new();
+    let mut add = |leaf: &NvList| {
+        places.extend(config::path(leaf).and_then(|path| match is_object(&path) {
+            // A name of a place has nothing nearby.
+            true => Some(path),
+            false => place(&path).filter(|_| path.is_absolute()),
+        }));
+    };
+    if let Some(tree) = entry.config.list("vdev_tree") {
+        config::for_each_leaf(tree, &mut add);
+        for name in ["spares", "l2cache"] {
+            tree.lists(name).unwrap_or_default().iter().for_each(&mut add);
+        }
+    }
+    places.into_iter().collect()
 }
 
 fn missing_is_fine(done: io::Result<()>) -> io::Result<()> {

@@ -19,6 +19,7 @@ use crate::host;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::deadline::{ask, ask_within};
+use cenote_vdev::object::is_by_network;
 use cenote_vdev::{
     Device, Vdev, VdevError, VdevState, VdevTree, latency, look::Asked, open_device,
     open_device_rw, read_labels, write_heartbeat,
@@ -172,6 +173,8 @@ pub struct DeviceSet {
     claim: Mutex<Option<Claim>>,
     /// Leaves whose devices did not answer when they were to be opened, and where.
     silent: Mutex<HashMap<u64, PathBuf>>,
+    /// Where devices in stores by network were that are closed: the search was told to look there.
+    closed: Mutex<HashMap<u64, PathBuf>>,
 }
 
 impl DeviceSet {
@@ -192,16 +195,17 @@ impl DeviceSet {
             }
             by_guid.insert(guid, found);
         }
-        let (opener, aside, claim, silent) = Default::default();
-        DeviceSet { by_guid: RwLock::new(by_guid), writable, opener, aside, claim, silent }
+        let (opener, aside, claim, silent, closed) = Default::default();
+        let by_guid = RwLock::new(by_guid);
+        DeviceSet { by_guid, writable, opener, aside, claim, silent, closed }
     }
 
     /// Devices that are open already, by guid.
     pub fn of_open(
         devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
     ) -> DeviceSet {
-        let (by_guid, opener, aside, claim, silent) = Default::default();
-        let set = DeviceSet { by_guid, writable: true, opener, aside, claim, silent };
+        let (by_guid, opener, aside, claim, silent, closed) = Default::default();
+        let set = DeviceSet { by_guid, writable: true, opener, aside, claim, silent, closed };
         set.insert(devices);
         set
     }
@@ -266,9 +270,11 @@ impl DeviceSet {
         Some((device, true))
     }
 
-    /// The device at the last path of a leaf that the search did not come upon.
+    /// The device at the last path of a leaf that the search did not come upon. What labels say of a store by network is not believed: somebody
+    /// else may have written them, and to look there sends credentials of this host.
     fn open_last(&self, guid: u64, leaf: &NvList) -> Option<Arc<dyn Device>> {
-        Some(self.open_at(config::path(leaf)?, guid)?.0)
+        let path = config::path(leaf).filter(|path| !is_by_network(path))?;
+        Some(self.open_at(path, guid)?.0)
     }
 
     /// The device with this guid.
@@ -328,6 +334,9 @@ impl DeviceSet {
     /// Lets go of the device with this guid, once those who read from it at the moment have done so.
     pub fn forget(&self, guid: u64) {
         let Some(found) = self.by_guid.write().remove(&guid) else { return };
+        if is_by_network(&found.path) {
+            self.closed.lock().insert(guid, found.path.clone());
+        }
         let Some(Ok(device)) = found.device.get() else { return };
         let device = Arc::downgrade(device);
         drop(found);
@@ -343,7 +352,9 @@ impl DeviceSet {
     /// neither is the leaf's, what is there.
     pub fn open_anew(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
         let guid = leaf.guid();
-        let places = [self.found(guid).map(|f| f.path), config::path(leaf.config())];
+        let closed = self.closed.lock().get(&guid).cloned();
+        let said = config::path(leaf.config()).filter(|path| !is_by_network(path));
+        let places = [self.found(guid).map(|f| f.path).or(closed), said];
         // It is open for writing once at a time.
         self.forget(guid);
         let mut other = None;
@@ -428,7 +439,7 @@ impl DeviceSet {
             return;
         }
         let (Some(guid), Some(path)) = (config.u64("guid"), config::path(config)) else { return };
-        if self.found(guid).is_some() {
+        if self.found(guid).is_some() || is_by_network(&path) {
             return;
         }
         let Ok(device) = self.opener.open(&path, false) else { return };

@@ -100,6 +100,8 @@ pub struct FaultStore {
     dead: AtomicBool,
     /// Requests until the host dies; negative: it does not.
     left: AtomicI64,
+    /// Deletions until each further one is refused; negative: none is.
+    deletions: AtomicI64,
 }
 
 enum Fate {
@@ -120,6 +122,7 @@ impl FaultStore {
             random: Mutex::new(Random(seed)),
             dead: AtomicBool::new(false),
             left: AtomicI64::new(-1),
+            deletions: AtomicI64::new(-1),
         })
     }
 
@@ -143,8 +146,14 @@ impl FaultStore {
         self.dead.load(SeqCst)
     }
 
+    /// After so many deletions each further one is refused, until [`Self::set`].
+    pub fn delete_only(&self, deletions: i64) {
+        self.deletions.store(deletions, SeqCst);
+    }
+
     /// Requests go wrong so from now on.
     pub fn set(&self, faults: Faults) {
+        self.deletions.store(-1, SeqCst);
         *self.faults.lock() = faults;
     }
 
@@ -277,7 +286,11 @@ impl ObjectStore for FaultStore {
     ) -> BoxStream<'static, Result<Path>> {
         // The fate of each is decided beforehand: the stream outlives the borrow.
         let (shared, fate) = (self.shared.clone(), self.fate());
-        let refused = matches!(fate, Err(_) | Ok(Fate::Refused));
+        let left = match self.deletions.load(SeqCst) {
+            1.. => self.deletions.fetch_sub(1, SeqCst),
+            none => none,
+        };
+        let refused = matches!(fate, Err(_) | Ok(Fate::Refused)) || left == 0;
         let (lost, late) = match fate {
             Ok(Fate::Lost) => (true, None),
             Ok(Fate::Hung(late)) => (true, Some(late)),

@@ -48,6 +48,9 @@ pub const SECRET_KEY: &str = "a/secret+of=tests";
 pub enum Fault {
     /// An answer with this status and code; nothing is done.
     Answer(u16, &'static str),
+    /// An answer with this status, whose body is a MiB long and repeats the request's headers and address, with a code if it is not empty;
+    /// nothing is done.
+    Echo(u16, &'static str),
     /// The connection ends, and nothing is done.
     Reset,
     /// It is done, and the connection ends without an answer.
@@ -224,6 +227,18 @@ fn whole(bytes: Bytes) -> BoxBody<Bytes, Broken> {
     Full::new(bytes).map_err(|never| match never {}).boxed()
 }
 
+/// A long answer that repeats what was said.
+fn echo(said: &str, code: &str) -> Bytes {
+    let padding = " ".repeat(1 << 20);
+    let text = match code {
+        "" => format!("<html>{said}{padding}</html>"),
+        code => format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>as the test wants</Message><StringToSign>{said}</StringToSign>{padding}</Error>"
+        ),
+    };
+    text.into()
+}
+
 async fn answer(
     request: Request<Incoming>,
     shared: Arc<Shared>,
@@ -244,6 +259,14 @@ async fn answer(
             );
             let body = if method == "HEAD" { Bytes::new() } else { text.into() };
             return Response::builder().status(status).body(whole(body)).map_err(|_| Broken);
+        }
+        Some(Fault::Echo(status, code)) => {
+            let said = format!("{uri}\n{:?}\n", request.headers());
+            let _ = request.into_body().collect().await;
+            return Response::builder()
+                .status(status)
+                .body(whole(echo(&said, code)))
+                .map_err(|_| Broken);
         }
         Some(Fault::Reset) => return Err(Broken),
         Some(Fault::Slow(late)) => tokio::time::sleep(late).await,

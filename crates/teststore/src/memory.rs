@@ -31,6 +31,8 @@ pub enum Conditions {
     Ignored,
     /// Each is refused as not implemented.
     Refused,
+    /// It keeps to them, and something on the way makes its versions weak ones, which are never equal.
+    Weakened,
 }
 
 struct Stored {
@@ -93,6 +95,14 @@ impl Kept {
         tag
     }
 
+    /// A version as clients see it.
+    fn shown(&self, tag: String) -> ETag {
+        match self.conditions {
+            Conditions::Weakened => ETag::Weak(tag),
+            _ => ETag::Strong(tag),
+        }
+    }
+
     fn check(&self, input: &PutObjectInput) -> S3Result<()> {
         let has_some = input.if_match.is_some() || input.if_none_match.is_some();
         match self.conditions {
@@ -110,7 +120,9 @@ impl Kept {
         match (&input.if_match, known) {
             (None, _) | (Some(ETagCondition::Any), Some(_)) => Ok(()),
             (Some(_), None) => Err(s3_error!(NoSuchKey)),
-            (Some(ETagCondition::ETag(tag)), Some(known)) if tag.value() == known.tag => Ok(()),
+            (Some(ETagCondition::ETag(ETag::Strong(tag))), Some(known)) if *tag == known.tag => {
+                Ok(())
+            }
             (Some(_), Some(_)) => Err(s3_error!(PreconditionFailed)),
         }
     }
@@ -154,7 +166,7 @@ impl S3 for Service {
         let mut kept = self.0.kept.lock();
         kept.check(&input)?;
         let tag = kept.put(&input.key, bytes.freeze());
-        let output = PutObjectOutput { e_tag: Some(ETag::Strong(tag)), ..Default::default() };
+        let output = PutObjectOutput { e_tag: Some(kept.shown(tag)), ..Default::default() };
         Ok(S3Response::new(output))
     }
 
@@ -181,7 +193,7 @@ impl S3 for Service {
             content_length: Some(bytes.len() as i64),
             content_range,
             body: Some(body(bytes)),
-            e_tag: Some(ETag::Strong(stored.tag.clone())),
+            e_tag: Some(kept.shown(stored.tag.clone())),
             last_modified: Some(Timestamp::from(stored.modified)),
             ..Default::default()
         };
@@ -197,7 +209,7 @@ impl S3 for Service {
         let stored = kept.objects.get(&req.input.key).ok_or_else(|| s3_error!(NoSuchKey))?;
         let output = HeadObjectOutput {
             content_length: Some(stored.bytes.len() as i64),
-            e_tag: Some(ETag::Strong(stored.tag.clone())),
+            e_tag: Some(kept.shown(stored.tag.clone())),
             last_modified: Some(Timestamp::from(stored.modified)),
             ..Default::default()
         };

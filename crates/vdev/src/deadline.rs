@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{Error, ErrorKind, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -119,7 +120,10 @@ impl<T, Q: Fn(&[PathBuf]) -> Result<T>> Round<T, Q> {
                 Err(silent())
             } else {
                 state.set(index, Slot::Asked(Instant::now()));
-                MutexGuard::unlocked(&mut state, || (self.question)(names))
+                // A question that panics is answered all the same: nobody else would.
+                let question = || catch_unwind(AssertUnwindSafe(|| (self.question)(names)));
+                let panicked = |_| Err(Error::other("looking at it failed (a panic)"));
+                MutexGuard::unlocked(&mut state, question).unwrap_or_else(panicked)
             };
             if matches!(state.slots.get(index), Some(Slot::GivenUp)) {
                 let mut owed = OWED.lock();
@@ -263,6 +267,24 @@ mod tests {
         let refused = ask("in-order".as_ref(), |_| Err::<(), _>(ErrorKind::NotFound.into()));
         let refused = refused.unwrap_err();
         assert!(refused.kind() == ErrorKind::NotFound && !is_silent(&refused));
+    }
+
+    #[test]
+    fn a_question_that_panics_is_an_error_at_once() {
+        let begun = Instant::now();
+        let mut devices = names("panics-", 2);
+        devices.push(vec!["fine".into()]);
+        let all = ask_each(devices.clone(), LIMIT * 10, |names| match names[0].to_str() {
+            Some("fine") => Ok(()),
+            _ => panic!("on purpose"),
+        });
+        assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+        assert!(all[2].is_ok() && all[..2].iter().flatten().count() == 0);
+        for answer in &all[..2] {
+            assert!(!is_silent(answer.as_ref().unwrap_err()), "{answer:?}");
+        }
+        // It owes no answer.
+        ask(&devices[0][0], |_| Ok(())).unwrap();
     }
 
     #[test]

@@ -38,11 +38,11 @@ pub trait Growing: Send + Sync {
     /// Some were left as they are, and why.
     fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String>;
 
-    /// Deletes all that the device has on its store. Nothing is read or written any more from then on.
+    /// Deletes all that the device has on its store. Nothing is read or written any more from then on. Returns whether there was a pool.
     ///
     /// # Errors
     /// Another host has it; the store fails: the next call goes on.
-    fn erase(&self) -> io::Result<()>;
+    fn erase(&self) -> io::Result<bool>;
 
     /// Why the last group could not be stored, if it could not.
     fn trouble(&self) -> Option<String>;

@@ -217,9 +217,7 @@ fn write_parts(
 pub fn clear_labels(dev: &dyn Device) -> io::Result<usize> {
     if let Some(growing) = dev.growing() {
         // Without its labels what is there would be of use to nobody.
-        let is_there = !growing.is_new();
-        growing.erase()?;
-        return Ok(usize::from(is_there));
+        return growing.erase().map(usize::from);
     }
     clear(dev, &owners(dev)?)
 }

@@ -329,6 +329,7 @@ pub const PAGES: &[Page] = &[
             flag("-f", "Import although the pool seems to be in use by another system"),
             flag("-F", "If the newest state cannot be opened, go back to an earlier one. The last seconds are lost"),
             flag("-l", "Load the keys of encrypted datasets before file systems are mounted"),
+            flag("--local", "With -c: leave out pools in object stores that are reached by network"),
             flag("-m", "Import although log devices are missing. What is in them is lost"),
             flag("-n", "With -F: say how far it would go back, and import nothing"),
             flag("-N", "Mount nothing"),

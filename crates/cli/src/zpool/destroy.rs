@@ -10,7 +10,7 @@ use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::pools::End;
 use crate::zpool::select::open;
-use cenote_command::outcome::{Outcome, fail, usage};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -46,10 +46,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if let Err(message) = imported.close(End::Destroyed) {
         return fail(message);
     }
-    if let Err(message) = imported.erase() {
-        ctx.complain(message);
-    }
+    let erased = imported.erase();
     pools.remove(name);
     cachefile::forget(&pools, &imported);
+    erased.map_err(Stop::Fail)?;
     Ok(0)
 }

@@ -47,7 +47,11 @@ const SPEC: Spec = Spec { short: "ac:Dd:fFlmnNo:R:stT:X", refused: "CV", refused
 const REWIND_TO_CHECKPOINT: char = '-';
 /// The same.
 const SCAN: char = '+';
-const LONG: [(&str, char); 2] = [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT), ("scan", SCAN)];
+/// The same.
+const LOCAL: char = '=';
+/// The long options.
+const LONG: [(&str, char); 3] =
+    [("rewind-to-checkpoint", REWIND_TO_CHECKPOINT), ("scan", SCAN), ("local", LOCAL)];
 
 /// How long an import waits for other commands before it reads the labels again: another process may change what was found.
 const FRESH: Duration = Duration::from_secs(1);
@@ -64,6 +68,8 @@ struct Request {
     paths: Vec<OsString>,
     /// `--scan`: devices are looked through for labels.
     inside: bool,
+    /// `--local`: pools in object stores that are reached by network are left out.
+    local: bool,
     /// `-c`: the cache file that names the pools.
     from_cachefile: Option<OsString>,
     /// `-o cachefile=`.
@@ -106,6 +112,7 @@ impl Request {
                 'X' => r.options.extreme_rewind = true,
                 REWIND_TO_CHECKPOINT => r.options.checkpoint = true,
                 SCAN => r.inside = true,
+                LOCAL => r.local = true,
                 _ => {}
             }
         }
@@ -118,6 +125,9 @@ impl Request {
             if given && r.from_cachefile.is_some() {
                 return usage(format!("-c is incompatible with -{letter}"));
             }
+        }
+        if r.local && r.from_cachefile.is_none() {
+            return usage("--local needs -c");
         }
         if r.inside && r.paths.is_empty() {
             // All disks would be read from their beginnings to their ends.
@@ -277,7 +287,7 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
     let Some(file) = &request.from_cachefile else {
         return Ok(import_found(search, request, ctx)?.code());
     };
-    let cached = match CacheFile::read(&ctx.path(file)) {
+    let mut cached = match CacheFile::read(&ctx.path(file)) {
         Ok(cached) => cached,
         Err(e) => {
             ctx.complain(e);
@@ -287,6 +297,9 @@ fn import_asked(request: &Request, ctx: &mut Context) -> Outcome {
             };
         }
     };
+    if request.local {
+        cached.retain(|entry| !entry.is_by_network());
+    }
     let first = import_found(|_, _| Seen::from(cached.candidates()), request, ctx);
     let first = match first {
         Err(Stop::Fail(why)) => {
@@ -759,6 +772,8 @@ mod tests {
         assert!(request(&["--rewind-to-checkpoint", "t"]).unwrap().options.checkpoint);
         assert!(request(&["--scan", "-d", "a"]).unwrap().inside);
         assert_eq!(why(&["--scan", "t"]), "--scan needs -d");
+        assert!(request(&["-a", "--local", "-c", "f"]).unwrap().local);
+        assert_eq!(why(&["-a", "--local"]), "--local needs -c");
         let incompatible = "--rewind-to-checkpoint is incompatible with -T and -X";
         assert_eq!(why(&["--rewind-to-checkpoint", "-T", "9", "t"]), incompatible);
         assert_eq!(why(&["--rewind-to-checkpoint", "-FX", "t"]), incompatible);

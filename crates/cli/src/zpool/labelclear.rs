@@ -3,10 +3,11 @@
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zpool::create::in_use;
-use cenote_command::outcome::{Outcome, fail, plain, usage};
+use cenote_command::outcome::{Outcome, Stop, fail, plain, usage};
 use cenote_engine::create::{OpenDevices, SystemDevices};
 use cenote_vdev::deadline::{ask, is_silent};
-use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
+use cenote_vdev::object::{is_object, open_wreck, spelled};
+use cenote_vdev::{Device, LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
 use std::io;
@@ -56,6 +57,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let _change = pools.change_with([""; 0], looked.ok());
     let path = match find(arg, &ctx.path(arg)) {
         Ok(path) => path,
+        // A name that cannot be one may have credentials: it is not repeated.
+        Err(e) if is_object(arg) => return fail(format!("failed to open a device: {}", plain(&e))),
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
             return fail(format!("failed to open {}: {}", arg.display(), plain(&e)));
         }
@@ -67,14 +70,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
     };
     let shown = path.display();
-    let device = match open_device(&path) {
-        Ok(device) => device,
-        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
-    };
+    let (device, is_wreck) = open_to_look(&path, force)?;
     let Ok(owner) = label_owner(device.as_ref()) else {
         return fail(format!("failed to read label from {shown}"));
     };
     drop(device);
+    let was = owner.as_ref().map(|owner| (owner.pool_guid, owner.guid));
     match owner.map_or(User::Nobody, |owner| user(&owner, ctx)) {
         User::Imported(state, pool) => {
             let advice = match force {
@@ -94,17 +95,52 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         User::Offline(_) | User::Other(..) | User::Nobody => {}
     }
-    let device = match open_device_rw(&path) {
+    let cleared = clear(&path, is_wreck, was)?;
+    pools.turn();
+    match cleared {
+        Ok(1..) => return Ok(0),
+        Err(e) if is_object(&path) => {
+            ctx.complain(format_args!("failed to clear label for {shown}: {}", plain(&e)));
+        }
+        _ => ctx.complain(format_args!("failed to clear label for {shown}")),
+    }
+    Ok(NOT_CLEARED)
+}
+
+/// The device as it is, to see whose it is; and whether it is a pool in an object store that cannot be opened, which `force` has deleted.
+fn open_to_look(path: &Path, force: bool) -> Result<(Arc<dyn Device>, bool), Stop> {
+    let shown = path.display();
+    let error = match open_device(path) {
+        Ok(device) => return Ok((device, false)),
+        Err(e) => plain(&e),
+    };
+    match is_object(path).then(|| open_wreck(path, false)) {
+        Some(Ok(device)) if force => Ok((device, true)),
+        Some(Ok(_)) => fail(format!(
+            "use '-f' to override the following error:\n\
+             {shown} has a pool that cannot be opened: {error}"
+        )),
+        _ => fail(format!("failed to open {shown}: {error}")),
+    }
+}
+
+/// The guids of a pool and its device.
+type Guids = Option<(Option<u64>, u64)>;
+
+/// Clears the labels, if they are those that were seen.
+fn clear(path: &Path, is_wreck: bool, was: Guids) -> Result<io::Result<usize>, Stop> {
+    let shown = path.display();
+    let opened = if is_wreck { open_wreck(path, true) } else { open_device_rw(path) };
+    let device = match opened {
         Ok(device) => device,
         Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
     };
-    let cleared = clear_labels(device.as_ref());
-    pools.turn();
-    if matches!(cleared, Ok(1..)) {
-        return Ok(0);
+    // Another host may have made a pool there since it was looked at.
+    let is = label_owner(device.as_ref()).ok().flatten();
+    if device.growing().is_some() && is.map(|owner| (owner.pool_guid, owner.guid)) != was {
+        return fail(format!("{shown} was changed by another host meanwhile"));
     }
-    ctx.complain(format_args!("failed to clear label for {shown}"));
-    Ok(NOT_CLEARED)
+    Ok(clear_labels(device.as_ref()))
 }
 
 /// The path of what the user calls `arg`: `path`, from the user's directory, or the short name of a device.
@@ -112,6 +148,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 /// # Errors
 /// There is no such device.
 fn find(arg: &Path, path: &Path) -> io::Result<PathBuf> {
+    if is_object(arg) {
+        return spelled(arg);
+    }
     if arg.is_absolute() || path.exists() {
         return Ok(path.to_path_buf());
     }

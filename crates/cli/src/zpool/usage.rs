@@ -14,7 +14,7 @@ pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
 pub const IMPORT: &str = "\timport [-d dir [--scan] | -c cachefile] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir [--scan] | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
-    \t    [-F [-n] [-X] | -T txg] -a\n\
+    \t    [-F [-n] [-X] | -T txg] [--local] -a\n\
     \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir [--scan] | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root]\n\
     \t    [-F [-n] [-X] | -T txg] [--rewind-to-checkpoint] [-t] <pool | id> [newpool]\n";

@@ -5,7 +5,7 @@ use super::{Daemon, run_guarded};
 use crate::cachefile;
 use crate::context::Context;
 use cenote_command::Cancel;
-use cenote_pool::cachefile::CacheFile;
+use cenote_pool::cachefile::{CacheFile, Entry};
 use std::ffi::OsString;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -14,28 +14,43 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::sync::Arc;
 
+/// What of the default cache file is imported when the daemon starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Import {
+    /// Nothing.
+    Nothing,
+    /// Pools for which no network is needed.
+    Local,
+    /// All pools.
+    All,
+}
+
 /// Imports and mounts, in a thread of its own, what the default cache file names. Clients are served
 /// meanwhile.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
+pub(super) fn start(daemon: &Arc<Daemon>, import: Import) -> io::Result<()> {
     let daemon = Arc::clone(daemon);
     let run = move || {
         let mut missing = Vec::new();
         if let Some(path) = cachefile::default_path().filter(|path| path.exists()) {
             let cancel = Cancel::default();
-            let title = format!("zpool import -a -c {}", path.display());
+            let local = import == Import::Local;
+            let mut args: Vec<OsString> = vec!["import".into(), "-a".into()];
+            args.extend(local.then(|| "--local".into()));
+            args.extend(["-c".into(), OsString::from(&path)]);
+            let shown = if local { " --local" } else { "" };
+            let title = format!("zpool import -a{shown} -c {}", path.display());
             let user = rustix::process::geteuid().as_raw();
             let id = daemon.running().enter(title.clone(), &cancel, user, false);
             let mut ctx = Context::of_process(Arc::clone(&daemon.pools));
             ctx.cancel = cancel;
-            let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(&path)];
             match run_guarded(daemon.run, "zpool", &args, &mut ctx) {
                 0 => tracing::info!("{title}"),
                 code => tracing::warn!("{title}: exit code {code}"),
             }
-            missing = not_imported(&daemon, &path);
+            missing = not_imported(&daemon, &path, local);
             id.ok().and_then(|id| daemon.running().commands.remove(&id));
             daemon.wake();
         }
@@ -49,14 +64,25 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
 }
 
 /// Logs each pool of a cache file that is not imported, with its state and why. Returns them, as `tank (UNAVAIL)`.
-fn not_imported(daemon: &Daemon, path: &Path) -> Vec<String> {
+fn not_imported(daemon: &Daemon, path: &Path, local: bool) -> Vec<String> {
     // That the file cannot be read was said by the import.
-    let Ok(file) = CacheFile::read(path) else { return Vec::new() };
+    let Ok(mut file) = CacheFile::read(path) else { return Vec::new() };
+    if local {
+        for entry in file.entries().filter(Entry::is_by_network) {
+            let name = entry.name;
+            tracing::info!("pool '{name}' is in an object store: it is imported with the network");
+        }
+        file.retain(|entry| !entry.is_by_network());
+    }
     let guids: Vec<u64> = daemon.pools.all().iter().map(|pool| pool.guid()).collect();
     if file.entries().all(|entry| guids.contains(&entry.guid)) {
         return Vec::new();
     }
-    let found = file.candidates().candidates.into_iter();
+    let found = file.candidates();
+    for complaint in found.complaints() {
+        tracing::warn!("{complaint}");
+    }
+    let found = found.candidates.into_iter();
     let left = found.filter(|candidate| !guids.contains(&candidate.guid));
     let say = |candidate: cenote_pool::Candidate| {
         let report = candidate.report();

@@ -6,6 +6,7 @@
 
 use super::devices::LeafKind;
 use super::found::{Found, Leaf};
+use super::layout::Role;
 use super::probe;
 use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::{Feature, OBJECT_VDEV};
@@ -69,16 +70,23 @@ fn is_object(leaf: &Leaf) -> bool {
     leaf.facts.kind == LeafKind::Object
 }
 
-/// Refuses what object stores cannot be used for. A pool has its data in one of them, or in none.
+/// Something is kept in an object store that is to be a new pool's.
+pub(super) fn not_empty(spec: &CreateSpec<'_>, path: &Path) -> CreateError {
+    let path = path.display();
+    spec.refuse(format!("{path} is not empty: delete what is below it, or choose another place"))
+}
+
+/// Refuses what object stores cannot be used for. A pool has its data in one of them, or in none. What joins a vdev holds what that holds:
+/// only the store itself takes nothing beside it, which is for the engine to say.
 ///
 /// # Errors
 /// [`CreateError::Refused`].
-pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found, role: Role) -> Result<(), CreateError> {
     let has_some = spec.pool.and_then(|p| p.list("vdev_tree")).is_some_and(config::has_objects);
     let normal = found.tops.iter().filter(|(top, _)| top.class == Class::Normal).count();
     let mut all = found.all().filter(|leaf| is_object(leaf));
     let Some(leaf) = all.next() else {
-        return match has_some && normal > 0 {
+        return match has_some && normal > 0 && role == Role::New {
             true => Err(spec.refuse("the data of the pool is in an object store: only log, special, dedup and cache devices can be added")),
             false => Ok(()),
         };
@@ -98,10 +106,7 @@ pub(super) fn objects(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Create
         .open(&leaf.path)
         .is_ok_and(|device| device.growing().is_some_and(|g| !g.is_new()))
     {
-        let path = leaf.path.display();
-        return Err(spec.refuse(format!(
-            "{path} is not empty: delete what is below it, or choose another place"
-        )));
+        return Err(not_empty(spec, &leaf.path));
     } else {
         return Ok(());
     };

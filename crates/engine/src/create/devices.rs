@@ -1,5 +1,6 @@
 //! The devices that a pool will be made of: what they are, their sizes and sectors.
 
+use super::layout::not_found;
 use super::loops::{self, LoopUser};
 use super::{CreateError, Layout};
 use crate::tunables;
@@ -165,6 +166,14 @@ pub fn check_answers(layout: &Layout) -> Result<Vec<(u64, u64)>, CreateError> {
             _ => Ok(facts.bytes()),
         }
     });
+    // A store that fails is not asked again, for as long once more.
+    let of_store = |(looked, name): (&io::Result<_>, &&PathBuf)| match looked {
+        Err(e) if is_object(name) && !is_silent(e) => Some(not_found(name, e)),
+        _ => None,
+    };
+    if let Some(error) = looked.iter().zip(&names).find_map(of_store) {
+        return Err(error);
+    }
     match looked.iter().zip(names).find(|(looked, _)| looked.as_ref().is_err_and(is_silent)) {
         None => Ok(looked.into_iter().filter_map(Result::ok).collect()),
         Some((_, name)) => Err(CreateError::Spec(format!(

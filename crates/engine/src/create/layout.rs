@@ -141,8 +141,17 @@ impl Prepared {
     }
 }
 
+/// What new devices become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Top-level vdevs, spares and cache devices.
+    New,
+    /// A part of a vdev that the pool has.
+    Joins,
+}
+
 /// See [`super::prepare`].
-pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
+pub(super) fn prepare(spec: &CreateSpec<'_>, role: Role) -> Result<Prepared, CreateError> {
     if spec.ashift != 0 && !ASHIFTS.contains(&spec.ashift) {
         return Err(CreateError::Spec(format!(
             "invalid 'ashift={}' property: only values between {} and {} are allowed.",
@@ -153,7 +162,7 @@ pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     }
     check::beside_removed(spec)?;
     let mut found = find(spec)?;
-    check::objects(spec, &found)?;
+    check::objects(spec, &found, role)?;
     check::in_use(spec, &found)?;
     for leaf in found.all_mut() {
         // For the sizes; whether it can be written is found out later.
@@ -213,7 +222,7 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
 }
 
 /// Why an argument names no device, in the words of `zpool`.
-fn not_found(name: &Path, error: &io::Error) -> CreateError {
+pub(super) fn not_found(name: &Path, error: &io::Error) -> CreateError {
     let shown = name.display();
     CreateError::Spec(match error.kind() {
         // A name that cannot be one may have credentials: it is not repeated.
@@ -313,6 +322,10 @@ fn open_all(spec: &CreateSpec<'_>, leaves: &[Leaf]) -> Result<Vec<Sized>, Create
 /// Opens one for writing; its size in whole labels.
 fn open(spec: &CreateSpec<'_>, leaf: &Leaf) -> Result<Sized, CreateError> {
     let device = spec.devices.open_rw(&leaf.path).map_err(|e| cannot_have(spec, leaf, &e))?;
+    // Another host may have made a pool there since it was looked at.
+    if device.growing().is_some_and(|growing| !growing.is_new()) {
+        return Err(check::not_empty(spec, &leaf.path));
+    }
     let size = device.size() / LABEL_SIZE * LABEL_SIZE;
     if size < MIN_DEVICE {
         return Err(spec.refuse(match spec.pool {

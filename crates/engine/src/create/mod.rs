@@ -46,6 +46,7 @@ pub(crate) use check::what_is_on;
 pub use check::{check_features, with_needed};
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
+use layout::Role;
 pub use layout::{NewDevice, Prepared};
 pub(crate) use layout::{leaf_label, spare_label, write_label};
 pub use loops::LoopUser;
@@ -206,7 +207,7 @@ impl CreateSpec<'_> {
 /// # Errors
 /// See [`CreateError`].
 pub fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
-    layout::prepare(spec)
+    layout::prepare(spec, Role::New)
 }
 
 /// What a device that is to join a vdev has to know of its pool. The pool is not kept open for it.
@@ -239,7 +240,7 @@ impl Joining {
         force: bool,
         imported: &[Imported],
     ) -> Result<Option<NewDevice>, CreateError> {
-        let prepared = prepare(&CreateSpec {
+        let spec = CreateSpec {
             name: &self.name,
             layout,
             ashift: ashift.unwrap_or(self.ashift),
@@ -249,7 +250,8 @@ impl Joining {
             imported,
             devices: &SystemDevices,
             chance: &Chance::default(),
-        })?;
+        };
+        let prepared = layout::prepare(&spec, Role::Joins)?;
         // The pool's property is for vdevs that are new.
         let asked = ashift.unwrap_or(0);
         Ok(prepared.into_single().map(|new| new.for_sectors(&SystemDevices, asked)))

@@ -6,6 +6,7 @@ use crate::devices::DeviceSet;
 use crate::discover::Candidate;
 use crate::error::{CUT_OFF, ImportError, Target};
 use cenote_vdev::deadline::{self, ask_each};
+use cenote_vdev::object::is_by_network;
 use cenote_vdev::{VdevState, open_device};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -77,7 +78,9 @@ fn cut_off(c: &Candidate, devices: &DeviceSet) -> Vec<(u64, PathBuf)> {
 }
 
 /// Those of the devices at these paths that are not for this user. A device that does not answer in time is no such one.
-fn forbidden(paths: Vec<PathBuf>) -> Vec<(PathBuf, ErrorKind)> {
+fn forbidden(mut paths: Vec<PathBuf>) -> Vec<(PathBuf, ErrorKind)> {
+    // What labels say of these is not asked for.
+    paths.retain(|path| !is_by_network(path));
     let names = paths.iter().map(|path| vec![path.clone()]).collect();
     let opened = ask_each(names, deadline::answer(), |names| match names.first() {
         Some(path) => open_device(path).map(drop),

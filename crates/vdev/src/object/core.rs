@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::{LABEL_START, SECTOR};
-use cenote_objects::{Class, Error, Live, Space, Tunables};
+use cenote_objects::{Class, Error, Live, Space, Tunables, Wreck};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -102,6 +102,8 @@ enum Mode {
     Seen(Space),
     /// This host has it.
     Taken(Space),
+    /// Its root or its index cannot be read: it can be deleted, and nothing else.
+    Wreck(Arc<Mutex<Wreck>>),
 }
 
 pub(super) struct Core {
@@ -129,6 +131,12 @@ struct Stored {
     seen: Option<(u64, Vec<u8>)>,
 }
 
+/// How requests are tried while a device is looked at: somebody waits who can do something about what is wrong.
+fn for_a_look(tunables: &Tunables) -> Tunables {
+    let (budget, deadline) = (tunables.budget.min(LOOK), tunables.deadline.min(LOOK / 2));
+    Tunables { budget, deadline, await_credentials: false, ..tunables.clone() }
+}
+
 fn not_ours() -> io::Error {
     io::Error::other("the space was not taken over")
 }
@@ -139,14 +147,8 @@ impl Core {
         let place = Place::find(path)?;
         let requests = Requests::new(place.directory.clone())?;
         let failed = |error: Error| io::Error::other(place.known(error.to_string()));
-        // Somebody waits who can do something about what is wrong.
-        let budget = place.tunables.budget.min(LOOK);
-        let deadline = place.tunables.deadline.min(LOOK / 2);
-        let look = Space::look(
-            place.store.clone(),
-            object_store::path::Path::default(),
-            Tunables { budget, deadline, ..place.tunables.clone() },
-        );
+        let prefix = object_store::path::Path::default();
+        let look = Space::look(place.store.clone(), prefix, for_a_look(&place.tunables));
         let (mode, size, labels, seen) = match requests.wait(look)? {
             Err(Error::Absent(_)) => (Mode::New, place.sizes.0, Labels::default(), None),
             Err(error) => return Err(failed(error)),
@@ -158,18 +160,44 @@ impl Core {
                 (Mode::Seen(space), size, labels, Some((group, payload)))
             }
         };
-        Ok(Arc::new(Core {
+        let seen = Stored { pending: None, seen };
+        Ok(Arc::new(Core::over(path, (place, requests), may_write, (mode, size, labels), seen)))
+    }
+
+    /// Reads the root of a space that cannot be opened, as far as that goes.
+    pub fn look_at_wreck(path: &Path, may_write: bool) -> io::Result<Arc<Core>> {
+        let place = Place::find(path)?;
+        let requests = Requests::new(place.directory.clone())?;
+        let prefix = object_store::path::Path::default();
+        let look = Wreck::look(place.store.clone(), prefix, for_a_look(&place.tunables));
+        let failed = |error: Error| io::Error::other(place.known(error.to_string()));
+        let wreck = requests.wait(look)?.map_err(failed)?.ok_or(ErrorKind::NotFound)?;
+        let labels = decode(wreck.payload());
+        let (size, labels) = labels.unwrap_or_else(|_| (place.sizes.0, Labels::default()));
+        let mode = Mode::Wreck(Arc::new(Mutex::new(wreck)));
+        let whole = (mode, size, labels);
+        Ok(Arc::new(Core::over(path, (place, requests), may_write, whole, Stored::default())))
+    }
+
+    fn over(
+        path: &Path,
+        (place, requests): (Place, Requests),
+        may_write: bool,
+        (mode, size, labels): (Mode, u64, Labels),
+        stored: Stored,
+    ) -> Core {
+        Core {
             path: path.to_path_buf(),
             requests,
             place,
             may_write,
             size: AtomicU64::new(size),
             mode: Mutex::new(mode),
-            turn: Mutex::new(Stored { pending: None, seen }),
+            turn: Mutex::new(stored),
             tidying: Arc::default(),
             labels: Mutex::new(labels),
             away: Mutex::default(),
-        }))
+        }
     }
 
     fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> io::Result<T> {
@@ -233,7 +261,7 @@ impl Core {
 
     pub fn space(&self) -> Option<Space> {
         match &*self.mode.lock() {
-            Mode::New => None,
+            Mode::New | Mode::Wreck(_) => None,
             Mode::Seen(space) | Mode::Taken(space) => Some(space.clone()),
         }
     }
@@ -254,6 +282,9 @@ impl Core {
         if !self.may_write {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
+        if matches!(&*self.mode.lock(), Mode::Wreck(_)) {
+            return Err(not_ours());
+        }
         self.place.check()?;
         let (store, prefix, tunables) = (
             self.place.store.clone(),
@@ -264,6 +295,12 @@ impl Core {
             None => {
                 if !self.place.is_empty() {
                     return Err(io::Error::other("the directory is not empty"));
+                }
+                if let Some(outer) = self.ask(self.place.outer_pool())? {
+                    return Err(io::Error::other(format!(
+                        "{} lies below {outer}, which a pool has for itself",
+                        self.path.display()
+                    )));
                 }
                 self.place.close_to_others()?;
                 let payload = encode(self.size.load(Relaxed), &Labels::default());
@@ -528,20 +565,31 @@ impl Growing for Core {
         Ok(())
     }
 
-    fn erase(&self) -> io::Result<()> {
+    fn erase(&self) -> io::Result<bool> {
         let mut turn = self.turn.lock();
-        if turn.seen.is_none() && !matches!(&*self.mode.lock(), Mode::Taken(_)) {
-            return Ok(());
-        }
-        let space = self.take(&turn)?;
-        // Nothing tidies up beside it.
-        let _tidying = self.wait(self.tidying.lock())?;
-        let deleted = self.wait(space.erase())?;
+        let mode = self.mode.lock().clone();
+        let deleted = match &mode {
+            Mode::New => return Ok(false),
+            Mode::Wreck(wreck) => {
+                if !self.may_write {
+                    return Err(ErrorKind::ReadOnlyFilesystem.into());
+                }
+                self.place.check()?;
+                self.wait(wreck.lock().erase(&host()))?
+            }
+            Mode::Seen(_) | Mode::Taken(_) => {
+                let space = self.take(&turn)?;
+                // Nothing tidies up beside it.
+                let _tidying = self.wait(self.tidying.lock())?;
+                self.wait(space.erase())?
+            }
+        };
         deleted.map_err(|error| io::Error::other(self.place.named(error.to_string())))?;
+        self.place.remove_folders();
         *turn = Stored::default();
         let mut labels = self.labels.lock();
         *labels = Labels::default();
-        Ok(())
+        Ok(true)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -90,6 +90,14 @@ pub fn is_object(path: &Path) -> bool {
     !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
+/// Whether a path names a store by network: to look there sends credentials of this host.
+pub fn is_by_network(path: &Path) -> bool {
+    let path = path.to_str().unwrap_or_default();
+    let scheme = path.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["s3", "gs", "az"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+        && !place::is_provided(Path::new(path))
+}
+
 /// From now on devices called `path` are in this store, in this process.
 pub fn provide(path: &Path, store: Arc<dyn ObjectStore>, tunables: Tunables) {
     place::provide(path, Provided { store, tunables, sizes: (FIRST_SIZE, LAST_SIZE) });
@@ -121,6 +129,28 @@ pub(crate) fn open(path: &Path) -> io::Result<Arc<dyn Device>> {
 
 /// Opens a device for writing, once on this host as far as it is a directory, and else once in this process.
 pub(crate) fn open_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    writer(path, |path| Core::look(path, true))
+}
+
+/// Opens a device with a pool whose root or index cannot be read: it has the labels that went along with the root, if that can be read, nothing can
+/// be read of it besides, and [`clear_labels`](crate::clear_labels) deletes it. `writes`: to do that.
+///
+/// # Errors
+/// There is no root of a pool, or the store fails; it is open for writing.
+pub fn open_wreck(path: &Path, writes: bool) -> io::Result<Arc<dyn Device>> {
+    match writes {
+        true => writer(path, |path| Core::look_at_wreck(path, true)),
+        false => {
+            let core = Core::look_at_wreck(path, false)?;
+            Ok(Arc::new(ObjectDevice { core, writer: None }))
+        }
+    }
+}
+
+fn writer(
+    path: &Path,
+    look: impl FnOnce(&Path) -> io::Result<Arc<Core>>,
+) -> io::Result<Arc<dyn Device>> {
     let name = name_of(path);
     let writer = {
         let mut writers = WRITERS.lock();
@@ -132,7 +162,7 @@ pub(crate) fn open_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
         writers.insert(name.clone(), Writer { is_open, core });
         writer
     };
-    let core = Core::look(path, true)?;
+    let core = look(path)?;
     if let Some(known) = WRITERS.lock().get_mut(&name) {
         known.core = Arc::downgrade(&core);
     }
@@ -168,6 +198,27 @@ mod tests {
         ] {
             assert_eq!(spelled(Path::new(given)).unwrap(), Path::new(is));
         }
+    }
+
+    /// Variables complete what a user says, and move nothing that has a name.
+    #[test]
+    fn the_environment_moves_no_device() {
+        let own = "object::tests::the_environment_moves_no_device";
+        let name = Path::new("s3://bucket/x");
+        if std::env::var_os("AWS_ENDPOINT_URL").is_none() {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", own]).env("AWS_REGION", "eu");
+            let output = again.env("AWS_ENDPOINT_URL", "http://127.0.0.1:9").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            assert_eq!(spelled(name).unwrap(), Path::new("s3://bucket/x?region=us-east-1"));
+            return;
+        }
+        let whole = "s3://bucket/x?endpoint=http://127.0.0.1:9&region=eu";
+        assert_eq!(spelled(name).unwrap(), Path::new(whole));
+        assert_eq!(name_of(name), name);
+        #[cfg(feature = "s3")]
+        assert_eq!(place::Place::find(name).unwrap().named("y".into()), "s3://bucket/x: y");
     }
 
     #[test]

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use cenote_objects::{Address, Tunables};
+use cenote_objects::frame::{self, Kind};
+use cenote_objects::{Address, Cause, Tunables};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
@@ -40,6 +41,11 @@ pub(super) fn provide(path: &Path, provided: Provided) {
     PROVIDED.lock().insert(path.to_path_buf(), provided);
 }
 
+/// Whether a program brought the store of a device along.
+pub(super) fn is_provided(path: &Path) -> bool {
+    PROVIDED.lock().contains_key(path)
+}
+
 /// The directory that a path names.
 fn directory(path: &Path) -> Option<&Path> {
     let dir = path.to_str()?.strip_prefix("file://")?;
@@ -49,15 +55,28 @@ fn directory(path: &Path) -> Option<&Path> {
 /// What a device is called, however its path is spelled.
 pub fn name_of(path: &Path) -> PathBuf {
     let real = directory(path).and_then(|dir| dir.canonicalize().ok());
-    real.or_else(|| spelled(path).ok()).unwrap_or_else(|| path.to_path_buf())
+    real.or_else(|| as_said(path).ok()).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// The whole name of a device, as it is kept in the pool's configuration: the one spelling of what the user gave, with what the environment of
-/// this process says of the place besides.
+/// The whole name of a device that a user gives, as it is kept in the pool's configuration: in the one spelling, with what the environment of
+/// this process says of the place besides. What is in a configuration is complete: the environment does not count any more.
 ///
 /// # Errors
 /// It is no name of a place, and why; it has credentials (which are not repeated).
 pub fn spelled(path: &Path) -> io::Result<PathBuf> {
+    let complete = |address: Address| address.completed(|variable| std::env::var(variable).ok());
+    spelled_by(path, complete)
+}
+
+/// The one spelling of a name.
+fn as_said(path: &Path) -> io::Result<PathBuf> {
+    spelled_by(path, Ok)
+}
+
+fn spelled_by(
+    path: &Path,
+    complete: impl Fn(Address) -> Result<Address, String>,
+) -> io::Result<PathBuf> {
     let invalid = |why: String| io::Error::new(ErrorKind::InvalidInput, why);
     if PROVIDED.lock().contains_key(path) {
         return Ok(path.to_path_buf());
@@ -72,8 +91,7 @@ pub fn spelled(path: &Path) -> io::Result<PathBuf> {
         let dir: PathBuf = Path::new(dir).components().collect();
         return Ok(PathBuf::from(format!("file://{}", dir.display())));
     }
-    let address = Address::parse(name)
-        .and_then(|address| address.completed(|variable| std::env::var(variable).ok()));
+    let address = Address::parse(name).and_then(complete);
     address.map(|address| PathBuf::from(address.name())).map_err(invalid)
 }
 
@@ -141,6 +159,12 @@ impl Directory {
     }
 }
 
+/// Whether a directory is a pool's.
+fn has_root(dir: &Path) -> bool {
+    let root = std::fs::read(dir.join("commits").join(format!("{:016x}", 0)));
+    root.is_ok_and(|root| frame::ends(Kind::Root, &root))
+}
+
 /// Where the store of a device is.
 pub(super) struct Place {
     pub store: Arc<dyn ObjectStore>,
@@ -161,8 +185,8 @@ impl Place {
         if let Some(Provided { store, tunables, sizes }) = PROVIDED.lock().get(path).cloned() {
             return Ok(Self { store, tunables, sizes, directory: None, name: None });
         }
-        let spelled = spelled(path)?;
-        let Some(dir) = directory(&spelled) else { return Self::by_network(&spelled) };
+        let name = as_said(path)?;
+        let Some(dir) = directory(&name) else { return Self::by_network(&name) };
         let dir = Directory::open(dir)?;
         let store = LocalFileSystem::new().with_fsync(true);
         let store = Arc::new(PrefixStore::new(store, dir.alias()));
@@ -194,6 +218,40 @@ impl Place {
             .is_none_or(|dir| dir.path.metadata().is_ok_and(|now| identity(&now) == dir.is))
     }
 
+    /// The place around this one that a pool has for itself, if there is one. Where this host may not look there is none.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn outer_pool(&self) -> Result<Option<String>, cenote_objects::Error> {
+        if let Some(dir) = &self.directory {
+            let around = dir.path.ancestors().skip(1).find(|around| has_root(around));
+            return Ok(around.map(|around| around.display().to_string()));
+        }
+        self.outer_prefix().await
+    }
+
+    #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+    async fn outer_prefix(&self) -> Result<Option<String>, cenote_objects::Error> {
+        let Some(Ok(address)) = self.name.as_deref().map(Address::parse) else { return Ok(None) };
+        let environment = cenote_objects::Environment::of_process();
+        for outer in address.outer() {
+            let refused = cenote_objects::Error::Refused;
+            let store = cenote_objects::connect(&outer, &environment).map_err(refused)?;
+            let prefix = object_store::path::Path::default();
+            match cenote_objects::has_root(store, prefix, self.tunables.clone()).await {
+                Ok(true) => return Ok(Some(outer.name())),
+                Err(error) if error.cause() != Some(Cause::Denied) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    #[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
+    async fn outer_prefix(&self) -> Result<Option<String>, cenote_objects::Error> {
+        Ok(None)
+    }
+
     /// Whether it was deleted.
     pub fn is_deleted(&self) -> bool {
         let dir = self.directory.as_ref();
@@ -216,6 +274,21 @@ impl Place {
         let listed = |dir: &Arc<Directory>| std::fs::read_dir(dir.alias());
         let listed = self.directory.as_ref().map(listed);
         listed.is_none_or(|listed| listed.is_ok_and(|mut listed| listed.next().is_none()))
+    }
+
+    /// Removes the folders that a pool's objects were in, as far as they are empty.
+    pub fn remove_folders(&self) {
+        let Some(dir) = &self.directory else { return };
+        let ours = |name: &str| {
+            let is_epoch = name.len() == 6 && name.bytes().all(|b| b.is_ascii_hexdigit());
+            is_epoch || name == "commits"
+        };
+        for entry in std::fs::read_dir(dir.alias()).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(ours) {
+                // What is not empty, or no folder, stays.
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        }
     }
 
     /// Has it be for the owner alone: what is in it belongs to the pool's users.
