@@ -31,6 +31,7 @@ pub mod mounts;
 pub mod peer;
 pub mod pools;
 pub mod protocol;
+mod recorded;
 pub mod server;
 pub mod socket;
 pub mod tunables;

@@ -13,12 +13,11 @@
 //! from before it looks at them until its pool is in the table with them: a spare is held by no pool, so the kernel, which
 //! gives a device to one (`vdev::open_device_rw`), would give it to both.
 
-use crate::cachefile::Setting;
-use crate::context::Context;
+use crate::cachefile::setting::Setting;
 use crate::injections::Injections;
 use crate::mounts::Mounts;
 use crate::mounts::agents::{self, LazyWatcher};
-use crate::tunables::directory::Directories;
+use crate::tunables::mounted::Directories;
 use crate::tunables::startup;
 pub use cenote_admin::Opened;
 use cenote_admin::host::{Entered, Exclusion};
@@ -36,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Health of a pool that nothing can be written to any more.
 pub const SUSPENDED: &str = "SUSPENDED";
@@ -151,21 +150,8 @@ impl Imported {
         self.engine().is_some_and(|engine| engine.suspended().is_some())
     }
 
-    /// Puts the command that runs into the pool's history, with the next transaction group. A command
-    /// that has done its work does not fail for that, nor wait for it.
-    pub fn record(&self, ctx: &Context) {
-        let (line, who) = (ctx.line.clone(), u64::from(ctx.caller.user));
-        self.record_later(move |now| history::command(&line, who, now));
-    }
-
-    /// As [`Imported::record`], for a request that OpenZFS's kernel module would have served.
-    pub fn record_request(&self, name: &str, input: NvList, elapsed: Duration, ctx: &Context) {
-        let (name, who) = (name.to_string(), u64::from(ctx.caller.user));
-        self.record_later(move |now| history::ioctl(&name, input, who, elapsed, now));
-    }
-
     /// Puts a record into the history, made when it is written, at a time in seconds since 1970.
-    fn record_later(&self, made: impl FnOnce(u64) -> NvList + Send + 'static) {
+    pub(crate) fn record_later(&self, made: impl FnOnce(u64) -> NvList + Send + 'static) {
         let Some(engine) = self.engine() else { return };
         let recorded = engine.sync_task_later(move |context| {
             let record = made(context.tx.now);
@@ -369,9 +355,9 @@ impl PoolTable {
         Change { pools: self, keys }
     }
 
-    /// The process that takes mounts away should this one die; `start` starts it.
-    pub fn watcher(&self, start: impl FnOnce() -> Option<Arc<Watcher>>) -> Option<Arc<Watcher>> {
-        self.watcher.get(start)
+    /// The process that takes mounts away should this one die, started with the first mount.
+    pub fn watcher(&self) -> Option<Arc<Watcher>> {
+        self.watcher.get()
     }
 
     /// The cache files that were written so far. While it is held they are written by this thread alone.

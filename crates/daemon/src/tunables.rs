@@ -6,4 +6,5 @@
 //! | [`directory`] | a mount that shows them as `/sys/module/zfs/parameters` does |
 
 pub mod directory;
+pub mod mounted;
 pub mod startup;

@@ -2,7 +2,8 @@
 //! What fails is said to its user.
 
 use super::exchange::NestedMounts;
-use super::moving::{Away, refresh};
+use super::how::Away;
+use super::moving::refresh;
 use super::table::Way;
 use super::{Directory, How, NotMounted, mount_one};
 use crate::context::Context;

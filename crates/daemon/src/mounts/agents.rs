@@ -1,7 +1,6 @@
 //! The processes beside the daemon: the one that takes its mounts away should it die, and the one that does
 //! for it what has to be done at paths.
 
-use crate::context::Context;
 use cenote_fuse::agent::{Note, Reply, Request, Seen};
 use cenote_fuse::{Agent, Helper, MountError, Watcher};
 use rustix::io::Errno;
@@ -100,25 +99,20 @@ pub fn serve() -> io::Result<()> {
     cenote_fuse::agent::serve(UnixStream::from(input))
 }
 
-/// The process that takes mounts away if this one dies, started with the first mount.
-pub(crate) fn watcher(ctx: &Context) -> Option<Arc<Watcher>> {
-    let start = || Watcher::start(program(WATCH));
-    ctx.pools.watcher(|| match start() {
-        Ok(watcher) => Some(Arc::new(watcher)),
-        Err(e) => {
-            tracing::warn!("no process watches the mounts: {e}");
-            None
-        }
-    })
-}
-
-/// A watcher that is started when it is first needed.
+/// The process that takes mounts away if this one dies, started when it is first needed.
 #[derive(Default)]
 pub struct LazyWatcher(OnceLock<Option<Arc<Watcher>>>);
 
 impl LazyWatcher {
-    /// The watcher, started by `start` if this is the first call.
-    pub fn get(&self, start: impl FnOnce() -> Option<Arc<Watcher>>) -> Option<Arc<Watcher>> {
+    /// The process; `None`: it could not be started.
+    pub fn get(&self) -> Option<Arc<Watcher>> {
+        let start = || match Watcher::start(program(WATCH)) {
+            Ok(watcher) => Some(Arc::new(watcher)),
+            Err(e) => {
+                tracing::warn!("no process watches the mounts: {e}");
+                None
+            }
+        };
         self.0.get_or_init(start).clone()
     }
 }

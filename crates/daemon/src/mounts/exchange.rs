@@ -10,7 +10,7 @@
 //! A file system with submounts in it cannot be exchanged: its directories that they cover may be gone. One of another pool may
 //! come between the look ([`Mounts::can_exchange`]) and the exchange, which looks again under the lock that it takes.
 
-use super::moving::Away;
+use super::how::Away;
 use super::one::open;
 use super::table::{All, LATE, Mounted, used as users_of};
 use super::{How, Mounts, StaysMounted};

@@ -24,6 +24,7 @@
 //! | [`one`] | mounting one file system or snapshot |
 //! | [`many`] | mounting the file systems of a pool |
 //! | `handle` | what keeps a file system mounted: a mount or a submount |
+//! | [`how`] | how file systems are mounted, and were before a change |
 //! | `hooks` | what a mount asks the pool |
 //! | `settings` | what properties and options say about a mount |
 //! | [`exchange`] | other contents for what is mounted |
@@ -36,13 +37,15 @@ pub mod agents;
 pub mod exchange;
 mod handle;
 mod hooks;
+pub mod how;
 pub mod many;
 pub mod moving;
 pub mod one;
 mod settings;
 pub mod table;
 
+pub use how::How;
 pub use many::{mount_each, mount_or_say, mountable};
-pub use one::{How, NotMounted, is_meant, mount_one};
+pub use one::{NotMounted, is_meant, mount_one};
 pub use settings::is_option;
 pub use table::{Ask, Directory, Listed, Mounts, Seen, StaysMounted};

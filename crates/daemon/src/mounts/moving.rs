@@ -11,6 +11,7 @@
 //! When they go, the kernel still asks for them, and is told that there are no ACLs.
 
 use super::handle::Handle;
+use super::how::Away;
 use super::one::{NO_PRIVILEGES, count_objects};
 use super::settings::{Kernels, Settings};
 use super::table::{All, Listed, Mounted, Way, used};
@@ -22,21 +23,7 @@ use cenote_dsl::Dataset;
 use cenote_fuse::{Agent, Forgetting, MountError};
 use std::collections::HashSet;
 
-/// File systems that were unmounted for a change.
-#[derive(Default)]
-pub struct Away(Vec<(u64, How)>);
-
 impl Away {
-    /// Those with these objects, last mounted first.
-    pub(super) fn of(datasets: Vec<(u64, How)>) -> Away {
-        Away(datasets)
-    }
-
-    /// Their objects.
-    pub fn ids(&self) -> Vec<u64> {
-        self.0.iter().map(|(id, _)| *id).collect()
-    }
-
     /// Forgets where mount(8) was told to mount those that have a mountpoint of their own by now, or
     /// are not to be mounted: for changes of that kind.
     pub fn forget_places(&mut self, imported: &Imported) {

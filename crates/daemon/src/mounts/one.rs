@@ -4,9 +4,9 @@
 //! threads of the daemon serve it from then on. If any of this fails, what was done before is undone. Where
 //! the file system has a connection already, since it is mounted elsewhere or was, that is mounted again.
 
-use super::agents::watcher;
 use super::handle::Handle;
 use super::hooks::{OfDataset, space_of, sync_of};
+use super::how::How;
 use super::settings::Settings;
 use super::table::{Ask, Listed, Mounted, Mounts, turn};
 use crate::context::Context;
@@ -24,21 +24,6 @@ use std::time::{Duration, Instant};
 
 /// A connection whose mount is gone ends within this time.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How to mount.
-#[derive(Clone, Debug, Default)]
-pub struct How {
-    /// `-O`: over a directory that is not empty, whatever the `overlay` property says.
-    pub overlay: bool,
-    /// `-f`: also what was received without all of its files (redacted).
-    pub force: bool,
-    /// `-l`: the command loads the key first.
-    pub load_key: bool,
-    /// The directory that mount(8) was given, which counts in place of the mountpoint.
-    pub at: Option<PathBuf>,
-    /// `-o`: options, already split.
-    pub options: Vec<String>,
-}
 
 /// Why a file system is not mounted.
 #[derive(Debug)]
@@ -171,7 +156,7 @@ fn spec(
         devices: settings.devices,
         exec: settings.exec,
         flags: settings.flags | read_only,
-        watcher: watcher(ctx),
+        watcher: ctx.pools.watcher(),
         agent: ctx.pools.agent(),
     }
 }

@@ -6,8 +6,7 @@
 //! the kernel says is mounted. They look up no path, and ask the kernel once, however many mounts there are.
 
 use super::handle::Handle;
-use super::moving::Away;
-use super::one::How;
+use super::how::{Away, How};
 use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
 use cenote_admin::InUse;

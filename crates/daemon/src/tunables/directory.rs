@@ -19,7 +19,6 @@
 //! The daemon serves the directories and remembers them, and takes them away when it ends.
 
 use crate::context::Context;
-use crate::mounts::agents::watcher;
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{Outcome, fail};
 use cenote_engine::figures::kstat_txgs;
@@ -27,42 +26,14 @@ use cenote_engine::kstat;
 use cenote_engine::tunables;
 use cenote_fuse::Force;
 use cenote_fuse::pseudo::{Contents, Entry, Mount, Refusal};
-use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
-
-/// The directories that are mounted.
-#[derive(Default)]
-pub struct Directories(Mutex<Vec<Mount>>);
-
-impl Directories {
-    fn lock(&self) -> MutexGuard<'_, Vec<Mount>> {
-        let mut mounts = self.0.lock();
-        mounts.retain(Mount::is_mounted);
-        mounts
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    /// Where they are.
-    pub fn all(&self) -> Vec<PathBuf> {
-        self.lock().iter().map(|m| m.mountpoint().to_owned()).collect()
-    }
-
-    /// Takes all of them away, in use or not.
-    pub fn unmount_all(&self) {
-        self.lock().clear();
-    }
-}
 
 /// `cenote tunables mount DIR`.
 pub fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let dir = ctx.path(dir);
-    let watcher = watcher(ctx);
+    let watcher = ctx.pools.watcher();
     let pools = Arc::downgrade(&ctx.pools);
     let mut mounts = ctx.pools.directories.lock();
     // The caller is to see what it mounts.

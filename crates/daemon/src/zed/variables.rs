@@ -11,6 +11,10 @@ use cenote_pool::events::state_name;
 use std::fmt::Display;
 use std::path::Path;
 
+/// The variables that name OpenZFS's commands, and the names under which this program does what they do.
+pub(super) const COMMANDS: [(&str, &str); 5] =
+    [("ZDB", "zdb"), ("ZED", "cenote"), ("ZFS", "zfs"), ("ZINJECT", "zinject"), ("ZPOOL", "zpool")];
+
 /// Where programs are looked for (`_PATH_STDPATH`).
 const PATH: &str = "/usr/bin:/bin:/usr/sbin:/sbin";
 /// What zedlets get from the daemon's own environment: the time zone (as from ZED), and where this daemon, its
@@ -57,7 +61,7 @@ pub(super) fn of_event(payload: &NvList) -> Vec<(String, String)> {
 /// The variables that do not depend on the event. `commands`: the directory with links to this program.
 pub(super) fn of_programs(commands: &Path) -> Vec<(String, String)> {
     let mut variables = vec![("IFS".into(), " \t\n".into()), ("PATH".into(), PATH.into())];
-    for (name, command) in super::zedlets::COMMANDS {
+    for (name, command) in COMMANDS {
         variables.push((name.to_string(), commands.join(command).display().to_string()));
     }
     variables.push(("ZFS_ALIAS".into(), format!("zfs-{OPENZFS_VERSION}-1")));

@@ -1,6 +1,6 @@
 //! Which files are zedlets, and which of them an event runs (`zed_conf_scan_dir`).
 
-use super::variables::subclass;
+use super::variables::{COMMANDS, subclass};
 use crate::socket::at;
 use parking_lot::Mutex;
 use rustix::process::geteuid;
@@ -11,10 +11,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-
-/// The variables that name OpenZFS's commands, and the names under which this program does what they do.
-pub(super) const COMMANDS: [(&str, &str); 5] =
-    [("ZDB", "zdb"), ("ZED", "cenote"), ("ZFS", "zfs"), ("ZINJECT", "zinject"), ("ZPOOL", "zpool")];
 
 /// The directory that zedlets lie in; `None`: its place is not known.
 pub(super) fn directory() -> Option<PathBuf> {

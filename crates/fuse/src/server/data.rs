@@ -25,7 +25,6 @@ use crate::session::{
 };
 use crate::tree::{Node, Tree};
 use cenote_zpl::{Allocate, Atime, Attr, Error, FileSystem, SetAttr, flags};
-use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -39,9 +38,6 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 /// Flag of an `open` that is part of running a program.
 const FMODE_EXEC: u32 = 0x20;
-/// What an open file is told to the kernel as: its pages stay valid, and there is nothing to be done
-/// when a descriptor is closed.
-pub(super) const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
 /// The set-group-id bit.
 const SETGID: u32 = 0o2000;
 /// A day in seconds: an access time older than this is always brought up to date.

@@ -43,7 +43,6 @@
 //!
 //! [`Inodes`]: crate::inodes::Inodes
 
-use super::data::OPENED;
 use super::handles::Handle;
 use super::{Server, errno};
 use crate::session::Work;
@@ -51,7 +50,9 @@ use crate::tree::Tree;
 use ahash::HashMap;
 use cenote_vdev::waiting;
 use cenote_zpl::Error;
-use fuse_abi::linux::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_DIRECT_IO_ALLOW_MMAP};
+use fuse_abi::linux::{
+    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FUSE_DIRECT_IO_ALLOW_MMAP,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -207,6 +208,10 @@ impl Drop for Guarded {
         self.tree.inodes.leave_direct(self.ino);
     }
 }
+
+/// What an open file is told to the kernel as: its pages stay valid, and there is nothing to be done
+/// when a descriptor is closed.
+const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
 
 /// What an open file is told to the kernel as: past its pages; with those that it has.
 pub(super) fn opened(direct: bool, keeps_pages: bool) -> u32 {

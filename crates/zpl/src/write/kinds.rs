@@ -1,5 +1,5 @@
 //! Nodes of both kinds are loaded and stored: those with system attributes ([`node`](super::node)), and those from before version 5
-//! ([`legacy`](super::legacy)), which stay so only in a file system of such a version.
+//! ([`legacy`]), which stay so only in a file system of such a version.
 
 use super::context::Cx;
 use super::legacy;
