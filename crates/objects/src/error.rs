@@ -25,6 +25,8 @@ pub enum Cause {
     Unknown,
     /// The credentials do not permit it.
     Denied,
+    /// The object was moved to an archive, from where it has to be restored before it can be read.
+    Archived,
     /// The bucket does not exist.
     NoBucket,
     /// The bucket is in another region than the configuration says.
@@ -82,8 +84,15 @@ impl Cause {
         if code(&["invalidaccesskeyid", "signaturedoesnotmatch", "authenticationfailed"]) {
             return Some(Self::Unknown);
         }
-        if code(&["accessdenied", "allaccessdisabled", "accountproblem", "invalidobjectstate"]) {
+        if code(&["accessdenied", "allaccessdisabled", "accountproblem"]) {
             return Some(Self::Denied);
+        }
+        if code(&["invalidobjectstate", "blobarchived"]) {
+            return Some(Self::Archived);
+        }
+        // A range that begins at the end of the object or behind it. Of a directory, and of memory, the client itself says so.
+        if code(&["invalidrange"]) || text.contains("wanted range starting at ") {
+            return Some(Self::Cut);
         }
         if code(&["nosuchbucket", "containernotfound"]) {
             return Some(Self::NoBucket);
@@ -103,6 +112,7 @@ impl Cause {
         match status.get(..3)? {
             // Asked again: a time-out, a conflict, too early, too many requests.
             "408" | "409" | "425" | "429" => None,
+            "416" => Some(Self::Cut),
             "501" => Some(Self::Unsupported),
             status if status.starts_with('4') => Some(Self::Rejected),
             _ => None,
@@ -122,6 +132,9 @@ impl fmt::Display for Cause {
             }
             Self::Denied => {
                 "the credentials do not permit it: reading, writing, listing and deleting below the prefix is needed"
+            }
+            Self::Archived => {
+                "the object was moved to an archive; restore it, and have no rule of the bucket move objects"
             }
             Self::NoBucket => "the bucket does not exist; make it, or correct name, region or endpoint",
             Self::Region => "the bucket is in another region; correct the region or the endpoint",
@@ -216,7 +229,9 @@ impl Error {
 
     /// Whether it says that the store is away, or refuses this host: nothing about the bytes that are kept there.
     pub fn is_outage(&self) -> bool {
-        let of_object = |cause| matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition);
+        let of_object = |cause| {
+            matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition | Cause::Archived)
+        };
         matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(|cause| !of_object(cause))
     }
 
@@ -292,6 +307,20 @@ mod tests {
             ),
             (denied("<Code>RequestTimeTooSkewed</Code>"), Cause::Clock, true),
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
+            (denied("<Code>InvalidObjectState</Code>"), Cause::Archived, false),
+            (
+                generic(
+                    "Server returned non-2xx status code: 416 Range Not Satisfiable: <Code>InvalidRange</Code>",
+                ),
+                Cause::Cut,
+                false,
+            ),
+            (generic("Server returned non-2xx status code: 416 : "), Cause::Cut, false),
+            (
+                generic("Wanted range starting at 9, but object was only 5 bytes long"),
+                Cause::Cut,
+                false,
+            ),
             (denied("<Code>InvalidAccessKeyId</Code>"), Cause::Unknown, false),
             (denied("<Code>SignatureDoesNotMatch</Code>"), Cause::Unknown, false),
             (
@@ -332,7 +361,7 @@ mod tests {
         for cause in [Cause::Unavailable, Cause::TimedOut, Cause::Denied, Cause::Credentials] {
             assert!(of(cause).is_outage(), "{cause}");
         }
-        for cause in [Cause::Missing, Cause::Cut, Cause::Condition] {
+        for cause in [Cause::Missing, Cause::Cut, Cause::Condition, Cause::Archived] {
             assert!(!of(cause).is_outage(), "{cause}");
         }
         assert!(Error::Rootless { path: "commit".into() }.is_outage());

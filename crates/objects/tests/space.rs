@@ -190,6 +190,39 @@ async fn a_missing_and_a_cut_object_are_named_and_spoil_no_other() {
     assert_eq!(found.audit().await.unwrap().missing, vec![at(1).to_string()]);
 }
 
+/// Of an object that has lost its second half a read behind the end fails at once, and says nothing of the store.
+#[tokio::test(start_paused = true)]
+async fn a_block_behind_the_end_of_a_cut_object_is_damage_and_no_outage() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let stores: [Arc<dyn ObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
+    for store in stores {
+        let space = Space::create(store.clone(), tank(), small(1), "host", b"").await.unwrap();
+        let mut blocks = Vec::new();
+        for seed in 0..12 {
+            blocks.push((write(&space, 10 * KIB, seed).await, 10 * KIB));
+        }
+        space.commit(1, b"").await.unwrap();
+        let folders = store.list_with_delimiter(Some(&tank())).await.unwrap().common_prefixes;
+        let theirs = [tank().join("commits"), tank().join("000000")];
+        let folder = folders.into_iter().find(|at| !theirs.contains(at)).unwrap();
+        let first = folder.join(format!("{:010x}", 0));
+        let half = store.get_range(&first, 0..30 * KIB).await.unwrap();
+        store.put(&first, half.into()).await.unwrap();
+        let (before, begun) = (gets(&space.figures()), tokio::time::Instant::now());
+        for (n, is_there) in [(0, true), (2, true), (3, false), (5, false), (6, true)] {
+            let answer = space.read(&blocks[n..=n], Class::Sync).await.remove(0);
+            assert_eq!(answer.is_ok(), is_there, "{n}: {answer:?}");
+            if let Err(error) = answer {
+                assert_eq!(error.cause(), Some(Cause::Cut), "{error}");
+                assert!(!error.is_outage() && !error.transient(), "{error}");
+            }
+        }
+        assert_eq!(gets(&space.figures()) - before, 5);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_import_reads_what_changed_and_not_what_is_stored() {
     let tunables = Tunables {
