@@ -75,8 +75,20 @@ impl Cause {
         let code = |codes: &[&str]| {
             codes.iter().any(|code| text.contains(&format!("<code>{code}</code>")))
         };
-        if code(&["requesttimetooskewed"]) {
+        // A server that takes no request of before or after its own time may answer so to each of them.
+        let dated = text.contains("request date header too old");
+        if code(&["requesttimetooskewed"]) || dated && code(&["authenticationfailed"]) {
             return Some(Self::Clock);
+        }
+        // An upload that stalled, broke off, or was changed on the way: some stores answer 400 to that.
+        if code(&["requesttimeout"]) {
+            return Some(Self::TimedOut);
+        }
+        let passing =
+            ["incompletebody", "baddigest", "xamzcontentsha256mismatch", "operationaborted"];
+        let busy = ["slowdown", "throttling", "throttlingexception", "throttledexception"];
+        if code(&passing) || code(&busy) || code(&["requestthrottled", "bandwidthlimitexceeded"]) {
+            return Some(Self::Unavailable);
         }
         if code(&["expiredtoken", "tokenrefreshrequired", "requestexpired"]) {
             return Some(Self::Credentials);
@@ -307,6 +319,34 @@ mod tests {
             ),
             (denied("<Code>RequestTimeTooSkewed</Code>"), Cause::Clock, true),
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>",
+                ),
+                Cause::TimedOut,
+                true,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>IncompleteBody</Code>",
+                ),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>BadDigest</Code>",
+                ),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                denied(
+                    "<Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Request date header too old: 'x'",
+                ),
+                Cause::Clock,
+                true,
+            ),
             (denied("<Code>InvalidObjectState</Code>"), Cause::Archived, false),
             (
                 generic(

@@ -131,6 +131,8 @@ async fn faults_pass() {
         Fault::Answer(503, "SlowDown"),
         Fault::Answer(500, "InternalError"),
         Fault::Answer(400, "ExpiredToken"),
+        Fault::Answer(400, "RequestTimeout"),
+        Fault::Answer(400, "IncompleteBody"),
         Fault::Answer(403, "RequestTimeTooSkewed"),
         Fault::Answer(409, "ConditionalRequestConflict"),
         Fault::Reset,
