@@ -18,6 +18,8 @@ use crate::root::Root;
 use crate::space::{Space, State};
 use crate::stats::Purpose;
 use crate::write::{Cut, Phase};
+use std::time::Duration;
+
 use bytes::Bytes;
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
@@ -260,7 +262,7 @@ impl Space {
         let group = one.root.group;
         invariant!(state.frozen, "group {group} ends, and was not made ready");
         state.packed.retain(|start, _| *start >= one.cut.next);
-        state.discard(&one.garbage, &requests.tunables);
+        state.discard(&one.garbage, Duration::ZERO, &requests.tunables);
         state.old_roots.extend(head.passed(requests));
         state.frozen = false;
         drop(state);

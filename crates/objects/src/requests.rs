@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -243,6 +243,15 @@ impl Requests {
         match self.retry(Verb::Get, path, 0, || self.store.head(path)).await {
             Ok(_) => Ok(true),
             Err(error) if error.cause() == Some(Cause::Missing) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// When an object was stored, by the clock of the store; None if it does not exist.
+    pub async fn stored_at(&self, path: &Path) -> Result<Option<SystemTime>> {
+        match self.retry(Verb::Get, path, 0, || self.store.head(path)).await {
+            Ok(meta) => Ok(Some(meta.last_modified.into())),
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(None),
             Err(error) => Err(error),
         }
     }

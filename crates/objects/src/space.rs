@@ -85,9 +85,9 @@ impl State {
         id
     }
 
-    /// Notes what may be deleted after the grace.
-    pub fn discard(&mut self, garbage: &[Id], tunables: &Tunables) {
-        let from = Instant::now() + tunables.grace;
+    /// Notes what may be deleted after the grace. It has been garbage for `age`.
+    pub fn discard(&mut self, garbage: &[Id], age: Duration, tunables: &Tunables) {
+        let from = Instant::now() + tunables.grace.saturating_sub(age);
         self.garbage.extend(garbage.iter().map(|id| (*id, from)));
     }
 }
@@ -158,11 +158,12 @@ impl Found {
         root.sequence += 1;
         root.host = host.into();
         root.mark = unique()?;
-        head.check(&requests).await?;
+        // What this root names as garbage is garbage for as long as it is stored, at least.
+        let age = head.check(&requests).await?;
         head.replace(&requests, &root.encode().into()).await?;
         let space = Space::new(requests, head, root, index);
         let mut state = space.shared.state.lock();
-        state.discard(&garbage, &space.shared.requests.tunables);
+        state.discard(&garbage, age, &space.shared.requests.tunables);
         drop(state);
         Ok(space)
     }

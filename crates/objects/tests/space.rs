@@ -190,6 +190,50 @@ async fn a_missing_and_a_cut_object_are_named_and_spoil_no_other() {
     assert_eq!(found.audit().await.unwrap().missing, vec![at(1).to_string()]);
 }
 
+/// What a root names as garbage has waited for as long as the root is stored, also while nobody had the space open.
+#[tokio::test(start_paused = true)]
+async fn short_imports_delete_what_earlier_ones_left() {
+    let (first, store, _) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..20 {
+        blocks.push(write(&first, 60 * KIB, seed).await);
+    }
+    first.commit(1, b"").await.unwrap();
+    drop(first);
+    let pause = Duration::from_secs(3600);
+    for (group, address) in (2..).zip(blocks) {
+        let look = Space::look(store.clone(), tank(), small(group)).await.unwrap();
+        let space = look.open("host").await.unwrap();
+        let before = space.garbage();
+        space.free(address, 60 * KIB).unwrap();
+        space.commit(group, b"").await.unwrap();
+        space.tidy().await;
+        // What this group has freed waits. What those before it have freed is gone.
+        let left = space.garbage();
+        assert!(left > 0 && left <= 3 && before <= 3, "group {group}: {before}, then {left}");
+        tokio::time::advance(pause).await;
+    }
+    // Not everything is deleted at once: who comes back soon waits for the rest of the time.
+    let space = Space::look(store.clone(), tank(), small(99)).await.unwrap().open("host").await;
+    let space = space.unwrap();
+    space.commit(99, b"").await.unwrap();
+    space.tidy().await;
+    assert_eq!(space.garbage(), 0);
+    let last = write(&space, 60 * KIB, 1).await;
+    space.commit(100, b"").await.unwrap();
+    space.free(last, 60 * KIB).unwrap();
+    space.commit(101, b"").await.unwrap();
+    tokio::time::advance(Duration::from_secs(100)).await;
+    let again = Space::look(store.clone(), tank(), small(102)).await.unwrap();
+    let again = again.open("host").await.unwrap();
+    let before = again.garbage();
+    again.tidy().await;
+    assert!(before > 0 && again.garbage() == before, "{before}");
+    tokio::time::advance(Duration::from_secs(21)).await;
+    again.tidy().await;
+    assert_eq!(again.garbage(), 0);
+}
+
 /// Of an object that has lost its second half a read behind the end fails at once, and says nothing of the store.
 #[tokio::test(start_paused = true)]
 async fn a_block_behind_the_end_of_a_cut_object_is_damage_and_no_outage() {
