@@ -88,6 +88,8 @@ pub struct Index {
     holders: BTreeMap<Id, u64>,
     limits: Limits,
     resident: usize,
+    /// Pages that are in memory and on the store: they can be dropped.
+    clean: BTreeSet<u64>,
     hand: u64,
     /// Sums over all entries.
     pub totals: Totals,
@@ -98,8 +100,15 @@ impl Index {
     pub fn new(limits: Limits) -> Self {
         let limits = Limits { page: limits.page.clamp(4, PAGE_ENTRIES), ..limits };
         let (pages, holders) = (BTreeMap::new(), BTreeMap::new());
-        let mut index =
-            Self { pages, holders, limits, resident: 0, hand: 0, totals: Totals::default() };
+        let mut index = Self {
+            pages,
+            holders,
+            limits,
+            resident: 0,
+            clean: BTreeSet::new(),
+            hand: 0,
+            totals: Totals::default(),
+        };
         index.store(0, &[]);
         index
     }
@@ -123,6 +132,7 @@ impl Index {
     fn drop_bytes(&mut self, key: u64) {
         let bytes = self.pages.get_mut(&key).and_then(|slot| slot.bytes.take());
         let dropped = bytes.map_or(0, |bytes| bytes.len());
+        self.clean.remove(&key);
         self.resident = less!(self.resident, dropped, "bytes of pages in memory, page {key:#x}");
     }
 
@@ -170,6 +180,7 @@ impl Index {
         slot.bytes = Some(bytes.into());
         slot.used = true;
         self.resident += bytes.len();
+        self.clean.insert(key);
         Ok(())
     }
 
@@ -294,16 +305,12 @@ impl Index {
 
     /// Drops clean pages beyond the budget.
     pub fn evict(&mut self, budget: usize) {
-        let mut turns = self.pages.len() * 2;
-        while self.resident > budget && turns > 0 {
-            turns -= 1;
-            let next = self.pages.range((Excluded(self.hand), Unbounded)).next();
-            let Some(key) = next.or_else(|| self.pages.iter().next()).map(|(key, _)| *key) else {
-                return;
-            };
+        while self.resident > budget {
+            let next = self.clean.range((Excluded(self.hand), Unbounded)).next();
+            let Some(key) = next.or_else(|| self.clean.first()).copied() else { return };
             self.hand = key;
-            let Some(slot) = self.pages.get_mut(&key) else { return };
-            if !std::mem::take(&mut slot.used) && slot.home.is_some() {
+            let slot = self.pages.get_mut(&key);
+            if slot.is_none_or(|slot| !std::mem::take(&mut slot.used)) {
                 self.drop_bytes(key);
             }
         }
@@ -330,6 +337,7 @@ impl Index {
         for key in keys {
             if let Some(slot) = self.pages.get_mut(key).filter(|slot| slot.bytes.is_some()) {
                 slot.home = None;
+                self.clean.remove(key);
             }
         }
     }
@@ -353,6 +361,7 @@ impl Index {
             if let Some((id, object)) = objects.last_mut() {
                 slot.home = Some((*id, object.len() as u64));
                 object.extend_from_slice(bytes);
+                self.clean.insert(*key);
             }
         }
         self.holders.extend(objects.iter().map(|(id, object)| (*id, object.len() as u64)));

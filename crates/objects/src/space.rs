@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub root: Root,
     /// A commit is under way: pages count as written that may not be yet.
     pub frozen: bool,
+    /// A commit reads the pages that it changes: none is dropped until it has them all ([`Pin`]).
+    pub pinned: bool,
 }
 
 impl State {
@@ -89,6 +91,22 @@ impl State {
     pub fn discard(&mut self, garbage: &[Id], age: Duration, tunables: &Tunables) {
         let from = Instant::now() + tunables.grace.saturating_sub(age);
         self.garbage.extend(garbage.iter().map(|id| (*id, from)));
+    }
+}
+
+/// Keeps all pages of the index in memory as long as it lives. Commits take turns, so there is one at a time.
+pub(crate) struct Pin<'a>(&'a Mutex<State>);
+
+impl<'a> Pin<'a> {
+    pub fn new(state: &'a Mutex<State>) -> Self {
+        state.lock().pinned = true;
+        Self(state)
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.lock().pinned = false;
     }
 }
 
@@ -257,6 +275,7 @@ impl Space {
             old_roots: Vec::new(),
             root,
             frozen: false,
+            pinned: false,
         };
         let tables = Tables::new(requests.tunables.table_bytes);
         let uploads = Arc::new(Semaphore::new(requests.tunables.uploads.max(1)));
@@ -451,10 +470,10 @@ impl Space {
         try_join_all(keys.iter().map(|key| one(*key))).await.map(|_| ())
     }
 
-    /// Drops clean pages beyond the budget, unless a commit is under way.
+    /// Drops clean pages beyond the budget, unless a commit is under way or gathers its pages.
     pub(crate) fn evict(&self) {
         let mut state = self.shared.state.lock();
-        if !state.frozen {
+        if !state.frozen && !state.pinned {
             state.index.evict(self.shared.requests.tunables.index_bytes);
         }
     }
