@@ -224,7 +224,7 @@ impl Space {
         let (pages, gone) = state.index.checkpoint(target, name);
         state.counter = counter;
         garbage.extend(gone);
-        let waiting = state.garbage.keys().copied();
+        let waiting = state.garbage.iter().map(|(_, id)| *id);
         let all: Vec<Id> = waiting.chain(garbage.iter().copied()).collect();
         let directory = Bytes::from(state.index.directory(&all));
         let id = state.name();
@@ -270,6 +270,7 @@ impl Space {
         state.old_roots.extend(head.passed(requests));
         state.frozen = false;
         drop(state);
+        self.shared.discarded.notify_one();
         self.evict();
     }
 }

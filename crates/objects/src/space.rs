@@ -11,7 +11,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, Notify, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::ADDRESSES;
 use crate::commit::Committing;
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub uploads: Arc<Semaphore>,
     /// An upload has ended.
     pub ended: Notify,
+    /// There is more garbage.
+    pub discarded: Notify,
     pub tables: Mutex<Tables>,
 }
 
@@ -64,8 +66,8 @@ pub(crate) struct State {
     pub moving: BTreeSet<u64>,
     /// Names given out that no root has.
     pub loose: BTreeSet<u64>,
-    /// Objects that no root names any more, and when they may be deleted.
-    pub garbage: BTreeMap<Id, Instant>,
+    /// Objects that no root names any more, by when they may be deleted.
+    pub garbage: BTreeSet<(Instant, Id)>,
     /// The entries that these had: reads that began before they were freed find their blocks as long as the objects exist.
     pub gone: BTreeMap<Id, Entry>,
     pub deleted: Vec<Id>,
@@ -90,7 +92,7 @@ impl State {
     /// Notes what may be deleted after the grace. It has been garbage for `age`.
     pub fn discard(&mut self, garbage: &[Id], age: Duration, tunables: &Tunables) {
         let from = Instant::now() + tunables.grace.saturating_sub(age);
-        self.garbage.extend(garbage.iter().map(|id| (*id, from)));
+        self.garbage.extend(garbage.iter().map(|id| (from, *id)));
     }
 }
 
@@ -269,7 +271,7 @@ impl Space {
             moves: Vec::new(),
             moving: BTreeSet::new(),
             loose: BTreeSet::new(),
-            garbage: BTreeMap::new(),
+            garbage: BTreeSet::new(),
             gone: BTreeMap::new(),
             deleted: Vec::new(),
             old_roots: Vec::new(),
@@ -286,6 +288,7 @@ impl Space {
             reclaim: Turn::new(0),
             uploads,
             ended: Notify::new(),
+            discarded: Notify::new(),
             tables: Mutex::new(tables),
         };
         Self { shared: Arc::new(shared) }
@@ -417,39 +420,67 @@ impl Space {
         Ok(count)
     }
 
-    /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups; it may run beside
-    /// everything else. What fails is deleted later.
-    pub async fn tidy(&self) {
+    /// Waits until it is time to delete something ([`Self::tidy`]), whether groups are committed or not.
+    pub async fn due(&self) {
+        loop {
+            let first = self.shared.state.lock().garbage.first().map(|(from, _)| *from);
+            let more = self.shared.discarded.notified();
+            match first {
+                None => more.await,
+                Some(from) => tokio::select! {
+                    () = sleep_until(from) => return,
+                    () = more => {}
+                },
+            }
+        }
+    }
+
+    /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups and when it is time
+    /// ([`Self::due`]); it may run beside everything else. What fails is deleted later; returns why it failed. While the store is away, or deletes
+    /// nothing, not everything is tried.
+    pub async fn tidy(&self) -> Option<Error> {
         let requests = &self.shared.requests;
         let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
         let now = Instant::now();
-        let mut after = None;
+        let (mut after, mut failed) = (None, None);
         loop {
-            let some: Vec<Id> = {
+            let some: Vec<(Instant, Id)> = {
                 let state = self.shared.state.lock();
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
                 let rest = state.garbage.range((from, Bound::Unbounded));
-                let due = rest.filter(|(_, from)| **from <= now).map(|(id, _)| *id);
+                let due = rest.take_while(|(from, _)| *from <= now).copied();
                 due.take(requests.tunables.uploads.max(1)).collect()
             };
             let Some(last) = some.last() else { break };
             after = Some(*last);
-            let delete =
-                async |id: Id| (id, requests.delete(&id.path(&requests.prefix)).await.is_ok());
-            let done = join_all(some.iter().map(|id| delete(*id))).await;
+            let delete = async |one: (Instant, Id)| {
+                (one, requests.delete(&one.1.path(&requests.prefix)).await)
+            };
+            let done = join_all(some.iter().map(|one| delete(*one))).await;
+            let none = done.iter().all(|(_, done)| done.is_err());
             let mut state = self.shared.state.lock();
-            for (id, _) in done.into_iter().filter(|(_, ok)| *ok) {
-                if state.garbage.remove(&id).is_some() {
-                    state.gone.remove(&id);
-                    state.deleted.push(id);
+            for (one, done) in done {
+                match done {
+                    Ok(()) if state.garbage.remove(&one) => {
+                        state.gone.remove(&one.1);
+                        state.deleted.push(one.1);
+                    }
+                    Ok(()) => {}
+                    Err(error) => failed = Some(error),
                 }
+            }
+            if none || failed.as_ref().is_some_and(Error::transient) {
+                state.old_roots.extend(roots);
+                return failed;
             }
         }
         for root in roots {
-            if requests.delete(&root).await.is_err() {
+            if let Err(error) = requests.delete(&root).await {
+                failed = Some(error);
                 self.shared.state.lock().old_roots.push(root);
             }
         }
+        failed
     }
 
     /// Reads absent pages of the index.

@@ -273,6 +273,38 @@ async fn a_commit_keeps_its_pages_from_readers() {
     assert!(directory < 200 * 112 + 2000, "{directory}");
 }
 
+/// What is due is deleted though no group follows; a store that is away is asked once, and that is said.
+#[tokio::test(start_paused = true)]
+async fn garbage_of_an_idle_space_is_deleted_when_it_is_time() {
+    let (space, store, shared) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..40 {
+        blocks.push(write(&space, 60 * KIB, seed).await);
+    }
+    space.commit(1, b"").await.unwrap();
+    let idle = space.clone();
+    let tidying = tokio::spawn(async move {
+        idle.due().await;
+        idle.tidy().await
+    });
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    assert!(!tidying.is_finished());
+    blocks.iter().for_each(|address| space.free(*address, 60 * KIB).unwrap());
+    space.commit(2, b"").await.unwrap();
+    assert!(space.garbage() >= 40);
+    store.set(Faults { refused: 100, ..Faults::NONE });
+    let failed = tidying.await.unwrap().expect("the store is away");
+    assert!(failed.transient() && space.garbage() >= 40, "{failed}");
+    let figures = space.figures();
+    assert!(figures.failures[3] <= 4, "{figures:?}");
+    store.set(Faults::NONE);
+    space.due().await;
+    assert!(space.tidy().await.is_none());
+    assert_eq!(space.garbage(), 0);
+    let listed = shared.inner.list(Some(&tank())).count().await;
+    assert!(listed <= 4, "{listed} objects");
+}
+
 /// Of an object that has lost its second half a read behind the end fails at once, and says nothing of the store.
 #[tokio::test(start_paused = true)]
 async fn a_block_behind_the_end_of_a_cut_object_is_damage_and_no_outage() {
