@@ -25,6 +25,7 @@ use crate::id::Id;
 use crate::page::{self, Entry, PAGE_ENTRIES};
 use crate::record::{Move, Record};
 use crate::root::{Totals, decode_objects};
+use crate::runs::choose;
 use crate::{ADDRESSES, SECTOR};
 
 /// Bytes of memory that the directory takes for each page, about.
@@ -46,6 +47,8 @@ pub struct Limits {
     pub percent: u64,
     /// Bytes of data below which it is small.
     pub small: u64,
+    /// Bytes of data that an object has when it is written anew, at most.
+    pub target: u64,
     /// Entries of a page: it is divided beyond them. At most [`PAGE_ENTRIES`].
     pub page: usize,
 }
@@ -69,7 +72,7 @@ impl Limits {
 
 #[derive(Debug, Clone)]
 struct Slot {
-    /// Entries, and how many of them are thin or small.
+    /// Entries, and how many of them are worth writing anew ([`choose`]).
     count: u32,
     low: u32,
     /// Bytes on the store.
@@ -90,6 +93,8 @@ pub struct Index {
     resident: usize,
     /// Pages that are in memory and on the store: they can be dropped.
     clean: BTreeSet<u64>,
+    /// Pages with entries that were not written anew, for whatever reason, and that have not changed since.
+    passed: BTreeSet<u64>,
     hand: u64,
     /// Sums over all entries.
     pub totals: Totals,
@@ -106,6 +111,7 @@ impl Index {
             limits,
             resident: 0,
             clean: BTreeSet::new(),
+            passed: BTreeSet::new(),
             hand: 0,
             totals: Totals::default(),
         };
@@ -121,11 +127,12 @@ impl Index {
     /// Replaces a page, or makes it.
     fn store(&mut self, key: u64, entries: &[Entry]) {
         let bytes: Arc<[u8]> = page::encode(entries).into();
-        let low = entries.iter().filter(|e| self.limits.thin(e) || self.limits.small(e)).count();
+        let low: usize = choose(entries, &self.limits).iter().map(Vec::len).sum();
         let (count, low, length) = (entries.len() as u32, low as u32, bytes.len() as u32);
         self.resident += bytes.len();
         let slot = Slot { count, low, length, home: None, bytes: Some(bytes), used: true };
         self.drop_bytes(key);
+        self.passed.remove(&key);
         self.pages.insert(key, slot);
     }
 
@@ -274,10 +281,21 @@ impl Index {
         }
     }
 
-    /// Pages after `from` with entries that are worth writing anew.
+    /// The first page from `from` on with entries that are worth writing anew, without those that are passed over.
     pub fn low(&self, from: u64) -> Option<u64> {
         let mut after = self.pages.range(from..);
-        after.find(|(_, slot)| slot.low > 0).map(|(key, _)| *key)
+        let low = after.find(|(key, slot)| slot.low > 0 && !self.passed.contains(key));
+        low.map(|(key, _)| *key)
+    }
+
+    /// From now on [`Self::low`] leaves out a page, until it changes.
+    pub fn pass_over(&mut self, key: u64) {
+        self.passed.insert(key);
+    }
+
+    /// No page is passed over any more.
+    pub fn pass_over_none(&mut self) {
+        self.passed.clear();
     }
 
     /// Entries of a page that is in memory.
@@ -574,7 +592,7 @@ mod tests {
     use super::*;
 
     const MIB4: u64 = 4 << 20;
-    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: PAGE_ENTRIES };
+    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, target: MIB4, page: PAGE_ENTRIES };
 
     fn dense(n: u64) -> Entry {
         let (start, data) = (n * MIB4, MIB4 as u32);

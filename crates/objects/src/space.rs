@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use crate::ADDRESSES;
 use crate::commit::Committing;
 use crate::error::{Error, Result};
 use crate::head::{Head, PROBES};
@@ -21,12 +20,14 @@ use crate::id::{self, EPOCHS, Id};
 use crate::index::{Index, Lack, Limits};
 use crate::page::Entry;
 use crate::read::Tables;
+use crate::reclaim::Round;
 use crate::record::{Move, Record};
 use crate::requests::{Class, Requests, unique};
 use crate::root::{Root, TAILS, Tail, Totals};
 use crate::stats::Figures;
 use crate::tunables::Tunables;
 use crate::write::Packed;
+use crate::{ADDRESSES, MAX_DATA};
 
 /// An open space.
 #[derive(Clone)]
@@ -40,7 +41,7 @@ pub(crate) struct Shared {
     /// One commit at a time.
     pub commit: Turn<Committing>,
     /// One reclaim at a time, and where it goes on.
-    pub reclaim: Turn<u64>,
+    pub reclaim: Turn<Round>,
     pub uploads: Arc<Semaphore>,
     /// An upload has ended.
     pub ended: Notify,
@@ -285,7 +286,7 @@ impl Space {
             requests,
             state: Mutex::new(state),
             commit: Turn::new(Committing { head, kept: None, prepared: None }),
-            reclaim: Turn::new(0),
+            reclaim: Turn::default(),
             uploads,
             ended: Notify::new(),
             discarded: Notify::new(),
@@ -512,7 +513,8 @@ impl Space {
 
 pub(crate) fn limits(tunables: &Tunables) -> Limits {
     let (percent, small) = (tunables.live_percent, tunables.object_bytes / 4);
-    Limits { percent, small, page: tunables.page_entries }
+    let target = tunables.object_bytes.min(MAX_DATA);
+    Limits { percent, small, target, page: tunables.page_entries }
 }
 
 /// The index of a root: directory, then log. Reads the pages that the log changes, and no others.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_objects::{Cause, Class, Error, Figures, Space, Tunables};
+use cenote_objects::{Cause, Class, Error, Figures, Live, Space, Tunables};
 use futures_util::stream::{self, StreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -303,6 +303,40 @@ async fn garbage_of_an_idle_space_is_deleted_when_it_is_time() {
     assert_eq!(space.garbage(), 0);
     let listed = shared.inner.list(Some(&tank())).count().await;
     assert!(listed <= 4, "{listed} objects");
+}
+
+/// What is allocated, as one that knows all of it, or nothing, says.
+struct Says(bool);
+
+impl Live for Says {
+    fn live(&self, range: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>, String> {
+        if self.0 { Ok(vec![range]) } else { Err("not known".into()) }
+    }
+}
+
+/// Where nothing is worth writing anew nothing is read for it, and what fails is not tried after each group.
+#[tokio::test(start_paused = true)]
+async fn reclaim_reads_nothing_where_there_is_nothing_to_do() {
+    let (space, _, _) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for group in 1..=300 {
+        blocks.push(write(&space, 60 * KIB, group).await);
+        write(&space, 5 * KIB, group).await;
+        space.commit(group, b"").await.unwrap();
+    }
+    let before = gets(&space.figures());
+    assert_eq!(space.reclaim(&Says(true), u64::MAX).await.unwrap(), Default::default());
+    assert_eq!(gets(&space.figures()), before);
+    for (group, address) in (301..).zip(blocks.iter().step_by(10)) {
+        space.free(address + KIB, 59 * KIB).unwrap();
+        space.commit(group, b"").await.unwrap();
+    }
+    assert!(space.reclaim(&Says(false), u64::MAX).await.is_err());
+    let before = gets(&space.figures());
+    assert_eq!(space.reclaim(&Says(false), u64::MAX).await.unwrap(), Default::default());
+    assert_eq!(gets(&space.figures()), before);
+    tokio::time::advance(Duration::from_secs(3601)).await;
+    assert!(space.reclaim(&Says(false), u64::MAX).await.is_err());
 }
 
 /// Of an object that has lost its second half a read behind the end fails at once, and says nothing of the store.
