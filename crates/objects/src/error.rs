@@ -198,6 +198,14 @@ pub enum Error {
         /// Which one.
         by: String,
     },
+    /// The space was only looked at, and has gone on since.
+    #[error(
+        "the pool has gone on since it was imported here for reading: {by}; what it has freed or moved since is not there any more. Export it here, and import it again"
+    )]
+    Outrun {
+        /// Who has written to it.
+        by: String,
+    },
     /// The root does not exist any more. This host does not make another one, and goes on when it is there again.
     #[error(
         "the root {path} does not exist: bucket or root were deleted, or the endpoint is another one; nothing is committed until it is there again"
@@ -245,6 +253,11 @@ impl Error {
             matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition | Cause::Archived)
         };
         matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(|cause| !of_object(cause))
+    }
+
+    /// Whether it says that the pool is another one by now than the one that this host knows: nothing about the bytes that are kept either.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Fenced { .. } | Self::Outrun { .. })
     }
 
     /// A condition failed although it holds: the same request may succeed later.

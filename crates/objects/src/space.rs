@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub uploads: Arc<Semaphore>,
     /// An upload has ended.
     pub ended: Notify,
+    /// When the root was looked at last because an object was missing, and what that told.
+    pub looked: Turn<Option<(Instant, Option<Error>)>>,
     /// There is more garbage.
     pub discarded: Notify,
     pub tables: Mutex<Tables>,
@@ -289,6 +291,7 @@ impl Space {
             reclaim: Turn::default(),
             uploads,
             ended: Notify::new(),
+            looked: Turn::default(),
             discarded: Notify::new(),
             tables: Mutex::new(tables),
         };

@@ -305,6 +305,54 @@ async fn garbage_of_an_idle_space_is_deleted_when_it_is_time() {
     assert!(listed <= 4, "{listed} objects");
 }
 
+/// What another host has moved or freed is missing here: that is said, and is no damage. Where the root is missing too the store is away.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_was_fenced_while_it_rested_finds_no_damage() {
+    let tunables = |seed| Tunables { grace: Duration::ZERO, ..small(seed) };
+    let (idle, store, shared) = fresh(tunables(1)).await;
+    let (mut kept, mut freed) = (Vec::new(), Vec::new());
+    for seed in 0..20 {
+        kept.push((write(&idle, 10 * KIB, seed).await, 10 * KIB));
+        freed.push((write(&idle, 50 * KIB, seed).await, 50 * KIB));
+    }
+    idle.commit(1, b"").await.unwrap();
+    let look = async |seed| Space::look(store.clone(), tank(), tunables(seed)).await.unwrap();
+    let view = look(2).await.view().await.unwrap();
+    let other = look(3).await.open("heron").await.unwrap();
+    freed.iter().for_each(|(address, length)| other.free(*address, *length).unwrap());
+    other.commit(2, b"").await.unwrap();
+    struct Kept(Vec<(u64, u64)>);
+    impl Live for Kept {
+        fn live(&self, range: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>, String> {
+            let within = self.0.iter().filter(|(at, _)| range.contains(at));
+            Ok(within.map(|(at, length)| *at..at + length).collect())
+        }
+    }
+    assert!(other.reclaim(&Kept(kept.clone()), u64::MAX).await.unwrap().objects > 0);
+    for group in 3..6 {
+        other.commit(group, b"").await.unwrap();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(other.tidy().await.is_none());
+    }
+    for answer in other.read(&kept, Class::Sync).await {
+        answer.unwrap();
+    }
+    let missing = idle.read(&kept, Class::Sync).await;
+    let error = missing.into_iter().find_map(Result::err).unwrap();
+    assert!(matches!(&error, Error::Fenced { by } if by.contains("heron")), "{error}");
+    let missing = view.read(&kept, Class::Sync).await;
+    let error = missing.into_iter().find_map(Result::err).unwrap();
+    assert!(matches!(&error, Error::Outrun { by } if by.contains("heron")), "{error}");
+    assert!(error.is_elsewhere());
+    // Nothing is there at all: a store that answers for another one, and no damage.
+    let all: Vec<_> = shared.inner.list(None).map(|meta| meta.unwrap().location).collect().await;
+    for at in &all {
+        shared.inner.delete(at).await.unwrap();
+    }
+    let error = other.read(&kept[..1], Class::Sync).await.remove(0).unwrap_err();
+    assert!(error.is_outage() && matches!(error, Error::Rootless { .. }), "{error}");
+}
+
 /// What is allocated, as one that knows all of it, or nothing, says.
 struct Says(bool);
 

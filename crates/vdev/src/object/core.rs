@@ -458,6 +458,10 @@ impl Core {
         };
         match answers {
             Ok(answers) => {
+                // What another host has freed or moved since is no damage: nothing is counted or logged as such.
+                if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::is_elsewhere)) {
+                    *self.away.lock() = Some(Instant::now());
+                }
                 answers.into_iter().map(|answer| self.heard(answer)).collect()
             }
             Err(error) => {
