@@ -66,6 +66,8 @@ impl Drop for UnderWay<'_> {
 
 /// A read is asked twice after so many times as long as such a read takes, at the earliest.
 const LATE: f64 = 4.0;
+/// So many reads at once make each other no later than that.
+const FEW: u64 = LATE as u64;
 /// Of so many reads one may be asked twice, besides the first few.
 const HEDGED: u64 = 20;
 const FIRST_HEDGES: u64 = 8;
@@ -386,11 +388,12 @@ impl Requests {
     }
 
     /// Whether a read that is late hangs, and may be asked twice: as many others as are under way have ended since it began, when
-    /// `before` had ended; and few are asked twice.
+    /// `before` had ended, or there are so few that they do not make each other so late; and few are asked twice.
     fn hangs(&self, before: u64) -> bool {
         let (ended, others) = (self.ended.load(Relaxed), self.under_way.load(Relaxed));
         let asked = self.stats.hedges.load(Relaxed);
-        ended.wrapping_sub(before) + 1 >= others && asked < FIRST_HEDGES + ended / HEDGED
+        let is_overtaken = others <= FEW || ended.wrapping_sub(before) + 1 >= others;
+        is_overtaken && asked < FIRST_HEDGES + ended / HEDGED
     }
 
     /// Learns from a read.

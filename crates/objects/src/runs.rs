@@ -1,4 +1,4 @@
-//! Which objects are worth writing anew, and which of them together: see the head of [`crate::reclaim`](mod@crate::reclaim).
+//! Which objects are worth writing anew, and which of them together: see the head of `reclaim`.
 
 use crate::index::Limits;
 use crate::page::Entry;

@@ -160,6 +160,17 @@ async fn reads_of_neighbours_are_one_request_and_a_hanging_one_is_asked_twice() 
         assert_eq!(bytes.unwrap(), Model::bytes(4 * KIB, seed as u64));
     }
     assert_eq!(gets(&space.figures()) - before, 1);
+    // Three at once hang, and nothing else is asked that could end.
+    let begun = tokio::time::Instant::now();
+    store.set(Faults { hung: 100, late: Duration::from_secs(1), ..Faults::NONE });
+    let read = async |n: usize| space.read(&blocks[n..=n], Class::Sync).await.remove(0);
+    let heals = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.set(Faults::NONE);
+    };
+    let (a, b, c, ()) = tokio::join!(read(0), read(1), read(2), heals);
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     store.set(Faults { hung: 50, late: Duration::from_secs(1), ..Faults::NONE });
     for _ in 0..20 {
         assert!(space.read(&blocks[..1], Class::Sync).await.remove(0).is_ok());
