@@ -108,9 +108,7 @@ impl Space {
             }
         }
         self.read_gone(blocks, &mut answers, class).await;
-        let is_missing = |answer: &Option<Result<Bytes>>| {
-            matches!(answer, Some(Err(error)) if error.cause() == Some(Cause::Missing))
-        };
+        let is_missing = |answer: &Option<Result<Bytes>>| matches!(answer, Some(Err(error)) if error.cause() == Some(Cause::Missing));
         if answers.iter().any(is_missing)
             && let Some(why) = self.why_missing().await
         {
