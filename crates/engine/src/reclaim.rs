@@ -1,7 +1,8 @@
 //! Objects of a store that few live blocks are left in are written anew, beside everything else.
 //!
 //! After each group a thread has the device look for such objects ([`cenote_vdev::Growing::reclaim`]) and tells it what is allocated on disk. The next
-//! group puts the new objects in the place of the old ones; block pointers stay as they are.
+//! group puts the new objects in the place of the old ones; block pointers stay as they are. As long as much was copied the thread asks for
+//! that group, so that a pool which nobody writes to any more is reclaimed as well. It ends within a moment when it is to.
 
 use super::{Engine, Shared};
 use cenote_store::alloc::{Addresses, Dead};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 const NAME: &str = "object-reclaim";
 /// Bytes that are copied after a group, about.
 const PORTION: u64 = 64 << 20;
+/// Bytes that were copied for which a group is asked for. What groups leave behind themselves is less: else each would lead to the next.
+const WORTH: u64 = 4 << 20;
 
 impl Engine {
     /// Deletes all that a pool which was exported as destroyed has in object stores.
@@ -44,8 +47,14 @@ impl Shared {
                 }
                 let mut dead = Dead::default();
                 let mut live = |range: Range<u64>| self.disk.allocator.live(vdev, range, &mut dead);
-                if let Err(why) = growing.reclaim(&mut live, PORTION) {
-                    tracing::info!("vdev {vdev}: not all objects are reclaimed: {why}");
+                let stops = || self.reclaimer.is_stopped() || self.tx_state.closed().is_some();
+                match growing.reclaim(&mut live, PORTION, &stops) {
+                    // There may be more; and what was copied is stored twice until a group ends.
+                    Ok(WORTH..) => self.tx_state.ask_for_more(),
+                    Ok(_) => {}
+                    Err(why) => {
+                        tracing::info!("vdev {vdev}: not all objects are reclaimed: {why}");
+                    }
                 }
             }
             if self.reclaimer.is_over() {

@@ -12,7 +12,8 @@ use cenote_objects::root::{Root, Tail, Totals};
 use cenote_objects::table::{Block, Table};
 use cenote_vdev::object::recode;
 
-const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: page::PAGE_ENTRIES };
+const LIMITS: Limits =
+    Limits { percent: 50, small: 1 << 20, target: 4 << 20, page: page::PAGE_ENTRIES };
 
 /// `kind, body`; what is decoded is encoded and decoded again.
 pub(crate) fn object(data: &[u8]) {

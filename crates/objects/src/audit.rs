@@ -35,7 +35,8 @@ impl Space {
         let missing = missing.map(|path| path.to_string()).collect();
         let roots = ["commit", "commits"].map(|name| requests.prefix.clone().join(name));
         listed.retain(|path| !roots.iter().any(|root| path.prefix_matches(root)));
-        let garbage: BTreeSet<Id> = self.shared.state.lock().garbage.keys().copied().collect();
+        let garbage: BTreeSet<Id> =
+            self.shared.state.lock().garbage.iter().map(|(_, id)| *id).collect();
         let known = |id: Id| live.contains(&id) || garbage.contains(&id);
         listed.retain(|path| !Id::parse(&requests.prefix, path).is_some_and(known));
         Ok(Audit { missing, left: listed.iter().map(Path::to_string).collect() })

@@ -1,7 +1,7 @@
 //! A group becomes what the next import finds.
 //!
 //! 1. The last object is closed, and all uploads of the group are waited for.
-//! 2. The pages that the group changes are read, as far as they are absent.
+//! 2. The pages that the group changes are read, as far as they are absent. Meanwhile no page is dropped, whatever the budget says.
 //! 3. Under the lock, the record is applied to the index; log or checkpoint and the root are made of it ([`Prepared`]).
 //! 4. Log or checkpoint are uploaded.
 //! 5. The root replaces the last one. From here on the group is committed.
@@ -15,9 +15,11 @@ use crate::id::Id;
 use crate::index::Lack;
 use crate::record::Record;
 use crate::root::Root;
-use crate::space::{Space, State};
+use crate::space::{Pin, Space, State};
 use crate::stats::Purpose;
 use crate::write::{Cut, Phase};
+use std::time::Duration;
+
 use bytes::Bytes;
 use cenote_format::invariant;
 use cenote_format::invariant::broken;
@@ -111,8 +113,10 @@ impl Space {
             let state = self.shared.state.lock();
             if self.full(&state.root) { state.index.worn() } else { Default::default() }
         };
+        // Readers would have dropped what was read before the last page is there.
+        let pin = Pin::new(&self.shared.state);
         self.load(&worn).await?;
-        loop {
+        let one = loop {
             let absent = {
                 let mut state = self.shared.state.lock();
                 let record = record(&state, group, cut)?;
@@ -121,14 +125,16 @@ impl Space {
                         let garbage = gone.iter().map(|entry| entry.id).collect();
                         state.gone.extend(gone.iter().map(|entry| (entry.id, *entry)));
                         state.index.soil(&worn);
-                        return Ok(self.make(&mut state, &record, cut, payload, garbage));
+                        break self.make(&mut state, &record, cut, payload, garbage);
                     }
                     Err(Lack::Wrong(why)) => return Err(Error::Refused(why)),
                     Err(Lack::Absent(keys)) => keys,
                 }
             };
             self.load(&absent).await?;
-        }
+        };
+        drop(pin);
+        Ok(one)
     }
 
     /// Whether it is time for a checkpoint.
@@ -218,7 +224,7 @@ impl Space {
         let (pages, gone) = state.index.checkpoint(target, name);
         state.counter = counter;
         garbage.extend(gone);
-        let waiting = state.garbage.keys().copied();
+        let waiting = state.garbage.iter().map(|(_, id)| *id);
         let all: Vec<Id> = waiting.chain(garbage.iter().copied()).collect();
         let directory = Bytes::from(state.index.directory(&all));
         let id = state.name();
@@ -260,10 +266,11 @@ impl Space {
         let group = one.root.group;
         invariant!(state.frozen, "group {group} ends, and was not made ready");
         state.packed.retain(|start, _| *start >= one.cut.next);
-        state.discard(&one.garbage, &requests.tunables);
+        state.discard(&one.garbage, Duration::ZERO, &requests.tunables);
         state.old_roots.extend(head.passed(requests));
         state.frozen = false;
         drop(state);
+        self.shared.discarded.notify_one();
         self.evict();
     }
 }

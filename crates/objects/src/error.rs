@@ -25,6 +25,8 @@ pub enum Cause {
     Unknown,
     /// The credentials do not permit it.
     Denied,
+    /// The object was moved to an archive, from where it has to be restored before it can be read.
+    Archived,
     /// The bucket does not exist.
     NoBucket,
     /// The bucket is in another region than the configuration says.
@@ -76,8 +78,20 @@ impl Cause {
         let code = |codes: &[&str]| {
             codes.iter().any(|code| text.contains(&format!("<code>{code}</code>")))
         };
-        if code(&["requesttimetooskewed"]) {
+        // A server that takes no request of before or after its own time may answer so to each of them.
+        let dated = text.contains("request date header too old");
+        if code(&["requesttimetooskewed"]) || dated && code(&["authenticationfailed"]) {
             return Some(Self::Clock);
+        }
+        // An upload that stalled, broke off, or was changed on the way: some stores answer 400 to that.
+        if code(&["requesttimeout"]) {
+            return Some(Self::TimedOut);
+        }
+        let passing =
+            ["incompletebody", "baddigest", "xamzcontentsha256mismatch", "operationaborted"];
+        let busy = ["slowdown", "throttling", "throttlingexception", "throttledexception"];
+        if code(&passing) || code(&busy) || code(&["requestthrottled", "bandwidthlimitexceeded"]) {
+            return Some(Self::Unavailable);
         }
         if code(&["expiredtoken", "tokenrefreshrequired", "requestexpired"]) {
             return Some(Self::Credentials);
@@ -87,8 +101,15 @@ impl Cause {
         {
             return Some(Self::Unknown);
         }
-        if code(&["accessdenied", "allaccessdisabled", "accountproblem", "invalidobjectstate"]) {
+        if code(&["accessdenied", "allaccessdisabled", "accountproblem"]) {
             return Some(Self::Denied);
+        }
+        if code(&["invalidobjectstate", "blobarchived"]) {
+            return Some(Self::Archived);
+        }
+        // A range that begins at the end of the object or behind it. Of a directory, and of memory, the client itself says so.
+        if code(&["invalidrange"]) || text.contains("wanted range starting at ") {
+            return Some(Self::Cut);
         }
         if code(&["nosuchbucket", "containernotfound"]) {
             return Some(Self::NoBucket);
@@ -108,6 +129,7 @@ impl Cause {
         match status.get(..3)? {
             // Asked again: a time-out, a conflict, too early, too many requests.
             "408" | "409" | "425" | "429" => None,
+            "416" => Some(Self::Cut),
             "501" => Some(Self::Unsupported),
             status if status.starts_with('4') => Some(Self::Rejected),
             _ => None,
@@ -127,6 +149,9 @@ impl fmt::Display for Cause {
             }
             Self::Denied => {
                 "the credentials do not permit it: reading, writing, listing and deleting below the prefix is needed"
+            }
+            Self::Archived => {
+                "the object was moved to an archive; restore it, and have no rule of the bucket move objects"
             }
             Self::NoBucket => "the bucket does not exist; make it, or correct name, region or endpoint",
             Self::Region => "the bucket is in another region; correct the region or the endpoint",
@@ -230,6 +255,14 @@ pub enum Error {
         /// Which one.
         by: String,
     },
+    /// The space was only looked at, and has gone on since.
+    #[error(
+        "the pool has gone on since it was imported here for reading: {by}; what it has freed or moved since is not there any more. Export it here, and import it again"
+    )]
+    Outrun {
+        /// Who has written to it.
+        by: String,
+    },
     /// The root does not exist any more. This host does not make another one, and goes on when it is there again.
     #[error(
         "the root {path} does not exist: bucket or root were deleted, or the endpoint is another one; nothing is committed until it is there again"
@@ -273,8 +306,15 @@ impl Error {
 
     /// Whether it says that the store is away, or refuses this host: nothing about the bytes that are kept there.
     pub fn is_outage(&self) -> bool {
-        let of_object = |cause| matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition);
+        let of_object = |cause| {
+            matches!(cause, Cause::Missing | Cause::Cut | Cause::Condition | Cause::Archived)
+        };
         matches!(self, Self::Rootless { .. }) || self.cause().is_some_and(|cause| !of_object(cause))
+    }
+
+    /// Whether it says that the pool is another one by now than the one that this host knows: nothing about the bytes that are kept either.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Fenced { .. } | Self::Outrun { .. })
     }
 
     /// A condition failed although it holds: the same request may succeed later.
@@ -349,6 +389,48 @@ mod tests {
             ),
             (denied("<Code>RequestTimeTooSkewed</Code>"), Cause::Clock, true),
             (denied("<Code>AccessDenied</Code>"), Cause::Denied, false),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>",
+                ),
+                Cause::TimedOut,
+                true,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>IncompleteBody</Code>",
+                ),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                generic(
+                    "Server returned non-2xx status code: 400 Bad Request: <Code>BadDigest</Code>",
+                ),
+                Cause::Unavailable,
+                true,
+            ),
+            (
+                denied(
+                    "<Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Request date header too old: 'x'",
+                ),
+                Cause::Clock,
+                true,
+            ),
+            (denied("<Code>InvalidObjectState</Code>"), Cause::Archived, false),
+            (
+                generic(
+                    "Server returned non-2xx status code: 416 Range Not Satisfiable: <Code>InvalidRange</Code>",
+                ),
+                Cause::Cut,
+                false,
+            ),
+            (generic("Server returned non-2xx status code: 416 : "), Cause::Cut, false),
+            (
+                generic("Wanted range starting at 9, but object was only 5 bytes long"),
+                Cause::Cut,
+                false,
+            ),
             (denied("<Code>InvalidAccessKeyId</Code>"), Cause::Unknown, false),
             (denied("<Code>SignatureDoesNotMatch</Code>"), Cause::Unknown, false),
             (
@@ -389,7 +471,7 @@ mod tests {
         for cause in [Cause::Unavailable, Cause::TimedOut, Cause::Denied, Cause::Credentials] {
             assert!(of(cause).is_outage(), "{cause}");
         }
-        for cause in [Cause::Missing, Cause::Cut, Cause::Condition] {
+        for cause in [Cause::Missing, Cause::Cut, Cause::Condition, Cause::Archived] {
             assert!(!of(cause).is_outage(), "{cause}");
         }
         assert!(Error::Rootless { path: "commit".into() }.is_outage());

@@ -23,6 +23,8 @@
 //! the next multiple of some level exists: after each creation the host looks for them, and is fenced if there is one. It
 //! looks for its own last root as well: where that is gone, the directory is another one, and nothing is committed.
 
+use std::time::{Duration, SystemTime};
+
 use blake3::Hash;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -58,6 +60,14 @@ pub struct Head {
     /// Its checksum.
     last: Hash,
     fenced: Option<String>,
+}
+
+/// What a probe of the store has told.
+struct Probed {
+    /// It replaces on a condition.
+    updates: bool,
+    /// The time, by its clock.
+    now: Option<SystemTime>,
 }
 
 fn single(prefix: &Path) -> Path {
@@ -106,7 +116,7 @@ fn ignored(what: &str) -> Error {
 impl Head {
     /// Stores the first root of a new space, in the way that the store has.
     pub(crate) async fn create(requests: &Requests, root: Bytes) -> Result<Self> {
-        let updates = Self::probe(requests).await?;
+        let Probed { updates, .. } = Self::probe(requests).await?;
         let prefix = &requests.prefix;
         let (path, way) = match updates {
             true => (single(prefix), Way::Update(UpdateVersion { e_tag: None, version: None })),
@@ -167,23 +177,26 @@ impl Head {
         }
     }
 
-    /// Refuses a store that does not keep to the condition by which this head is replaced.
+    /// Refuses a store that does not keep to the condition by which this head is replaced. Returns for how long the last root is
+    /// stored, by the store's clock alone; nothing where that runs backwards.
     ///
     /// # Errors
     /// It does not; or the store fails.
-    pub(crate) async fn check(&self, requests: &Requests) -> Result<()> {
-        let updates = Self::probe(requests).await?;
-        if matches!(self.way, Way::Update(_)) && !updates {
+    pub(crate) async fn check(&self, requests: &Requests) -> Result<Duration> {
+        let probed = Self::probe(requests).await?;
+        if matches!(self.way, Way::Update(_)) && !probed.updates {
             return Err(ignored("If-Match"));
         }
-        Ok(())
+        let stored = requests.stored_at(&self.name(requests)).await?;
+        let age = stored.zip(probed.now).map(|(stored, now)| now.duration_since(stored));
+        Ok(age.and_then(|age| age.ok()).unwrap_or(Duration::ZERO))
     }
 
-    /// Whether the store can replace on a condition.
+    /// Whether the store can replace on a condition, and what time it is there.
     ///
     /// # Errors
     /// It cannot even create on a condition.
-    async fn probe(requests: &Requests) -> Result<bool> {
+    async fn probe(requests: &Requests) -> Result<Probed> {
         // Another host that sweeps may delete the object between two requests: then the second try tells.
         match Self::probe_once(requests).await {
             Err(Error::Refused(_)) => Self::probe_once(requests).await,
@@ -191,12 +204,13 @@ impl Head {
         }
     }
 
-    async fn probe_once(requests: &Requests) -> Result<bool> {
+    async fn probe_once(requests: &Requests) -> Result<Probed> {
         let name = Id::new(PROBES, unique()? & (id::COUNTERS - 1));
         let path = &name.path(&requests.prefix);
         let payload = PutPayload::from_static(b"probe");
         let put = |mode| requests.put(path, &payload, mode, Purpose::Root);
         put(PutMode::Overwrite).await?;
+        let now = requests.stored_at(path).await?;
         match put(PutMode::Create).await {
             Err(error) if error.cause() == Some(Cause::Condition) => {}
             Err(error) if error.cause() == Some(Cause::Unsupported) => {
@@ -220,7 +234,7 @@ impl Head {
             Ok(_) => false,
         };
         requests.delete(path).await?;
-        Ok(updates)
+        Ok(Probed { updates, now })
     }
 
     /// Names that a root has as long as the space exists: one of them does.

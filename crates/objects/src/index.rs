@@ -25,6 +25,7 @@ use crate::id::Id;
 use crate::page::{self, Entry, PAGE_ENTRIES};
 use crate::record::{Move, Record};
 use crate::root::{Totals, decode_objects};
+use crate::runs::choose;
 use crate::{ADDRESSES, SECTOR};
 
 /// Bytes of memory that the directory takes for each page, about.
@@ -46,6 +47,8 @@ pub struct Limits {
     pub percent: u64,
     /// Bytes of data below which it is small.
     pub small: u64,
+    /// Bytes of data that an object has when it is written anew, at most.
+    pub target: u64,
     /// Entries of a page: it is divided beyond them. At most [`PAGE_ENTRIES`].
     pub page: usize,
 }
@@ -69,7 +72,7 @@ impl Limits {
 
 #[derive(Debug, Clone)]
 struct Slot {
-    /// Entries, and how many of them are thin or small.
+    /// Entries, and how many of them are worth writing anew ([`choose`]).
     count: u32,
     low: u32,
     /// Bytes on the store.
@@ -88,6 +91,10 @@ pub struct Index {
     holders: BTreeMap<Id, u64>,
     limits: Limits,
     resident: usize,
+    /// Pages that are in memory and on the store: they can be dropped.
+    clean: BTreeSet<u64>,
+    /// Pages with entries that were not written anew, for whatever reason, and that have not changed since.
+    passed: BTreeSet<u64>,
     hand: u64,
     /// Sums over all entries.
     pub totals: Totals,
@@ -98,8 +105,16 @@ impl Index {
     pub fn new(limits: Limits) -> Self {
         let limits = Limits { page: limits.page.clamp(4, PAGE_ENTRIES), ..limits };
         let (pages, holders) = (BTreeMap::new(), BTreeMap::new());
-        let mut index =
-            Self { pages, holders, limits, resident: 0, hand: 0, totals: Totals::default() };
+        let mut index = Self {
+            pages,
+            holders,
+            limits,
+            resident: 0,
+            clean: BTreeSet::new(),
+            passed: BTreeSet::new(),
+            hand: 0,
+            totals: Totals::default(),
+        };
         index.store(0, &[]);
         index
     }
@@ -112,17 +127,19 @@ impl Index {
     /// Replaces a page, or makes it.
     fn store(&mut self, key: u64, entries: &[Entry]) {
         let bytes: Arc<[u8]> = page::encode(entries).into();
-        let low = entries.iter().filter(|e| self.limits.thin(e) || self.limits.small(e)).count();
+        let low: usize = choose(entries, &self.limits).iter().map(Vec::len).sum();
         let (count, low, length) = (entries.len() as u32, low as u32, bytes.len() as u32);
         self.resident += bytes.len();
         let slot = Slot { count, low, length, home: None, bytes: Some(bytes), used: true };
         self.drop_bytes(key);
+        self.passed.remove(&key);
         self.pages.insert(key, slot);
     }
 
     fn drop_bytes(&mut self, key: u64) {
         let bytes = self.pages.get_mut(&key).and_then(|slot| slot.bytes.take());
         let dropped = bytes.map_or(0, |bytes| bytes.len());
+        self.clean.remove(&key);
         self.resident = less!(self.resident, dropped, "bytes of pages in memory, page {key:#x}");
     }
 
@@ -170,6 +187,7 @@ impl Index {
         slot.bytes = Some(bytes.into());
         slot.used = true;
         self.resident += bytes.len();
+        self.clean.insert(key);
         Ok(())
     }
 
@@ -263,10 +281,21 @@ impl Index {
         }
     }
 
-    /// Pages after `from` with entries that are worth writing anew.
+    /// The first page from `from` on with entries that are worth writing anew, without those that are passed over.
     pub fn low(&self, from: u64) -> Option<u64> {
         let mut after = self.pages.range(from..);
-        after.find(|(_, slot)| slot.low > 0).map(|(key, _)| *key)
+        let low = after.find(|(key, slot)| slot.low > 0 && !self.passed.contains(key));
+        low.map(|(key, _)| *key)
+    }
+
+    /// From now on [`Self::low`] leaves out a page, until it changes.
+    pub fn pass_over(&mut self, key: u64) {
+        self.passed.insert(key);
+    }
+
+    /// No page is passed over any more.
+    pub fn pass_over_none(&mut self) {
+        self.passed.clear();
     }
 
     /// Entries of a page that is in memory.
@@ -294,16 +323,12 @@ impl Index {
 
     /// Drops clean pages beyond the budget.
     pub fn evict(&mut self, budget: usize) {
-        let mut turns = self.pages.len() * 2;
-        while self.resident > budget && turns > 0 {
-            turns -= 1;
-            let next = self.pages.range((Excluded(self.hand), Unbounded)).next();
-            let Some(key) = next.or_else(|| self.pages.iter().next()).map(|(key, _)| *key) else {
-                return;
-            };
+        while self.resident > budget {
+            let next = self.clean.range((Excluded(self.hand), Unbounded)).next();
+            let Some(key) = next.or_else(|| self.clean.first()).copied() else { return };
             self.hand = key;
-            let Some(slot) = self.pages.get_mut(&key) else { return };
-            if !std::mem::take(&mut slot.used) && slot.home.is_some() {
+            let slot = self.pages.get_mut(&key);
+            if slot.is_none_or(|slot| !std::mem::take(&mut slot.used)) {
                 self.drop_bytes(key);
             }
         }
@@ -330,6 +355,7 @@ impl Index {
         for key in keys {
             if let Some(slot) = self.pages.get_mut(key).filter(|slot| slot.bytes.is_some()) {
                 slot.home = None;
+                self.clean.remove(key);
             }
         }
     }
@@ -353,6 +379,7 @@ impl Index {
             if let Some((id, object)) = objects.last_mut() {
                 slot.home = Some((*id, object.len() as u64));
                 object.extend_from_slice(bytes);
+                self.clean.insert(*key);
             }
         }
         self.holders.extend(objects.iter().map(|(id, object)| (*id, object.len() as u64)));
@@ -565,7 +592,7 @@ mod tests {
     use super::*;
 
     const MIB4: u64 = 4 << 20;
-    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, page: PAGE_ENTRIES };
+    const LIMITS: Limits = Limits { percent: 50, small: 1 << 20, target: MIB4, page: PAGE_ENTRIES };
 
     fn dense(n: u64) -> Entry {
         let (start, data) = (n * MIB4, MIB4 as u32);

@@ -62,7 +62,7 @@
 //!
 //! Blocks are in memory until their object is sent. An object is sent when all that was allocated in it is written: a group that is allocated
 //! ahead of its writes lies in memory entirely. Pages that changed stay in memory until the next checkpoint, as do all pages while a group
-//! cannot be stored: with frees at random over 1 PiB up to 2 GiB.
+//! reads those that it changes, or cannot be stored: with frees at random over 1 PiB up to 2 GiB.
 //!
 //! # Reclaim
 //!
@@ -96,6 +96,7 @@ mod reclaim;
 pub mod record;
 mod requests;
 pub mod root;
+mod runs;
 mod space;
 mod stats;
 pub mod table;

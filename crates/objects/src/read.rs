@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::error::{Cause, Error, Result};
+use crate::head::Head;
 use crate::id::Id;
 use crate::index::Lack;
 use crate::page::Entry;
 use crate::requests::Class;
+use crate::root::Root;
 use crate::space::Space;
 use crate::table::Table;
 use crate::write::{Phase, check};
@@ -46,6 +50,9 @@ impl Tables {
     }
 }
 
+/// How often the root is looked at because objects are missing.
+const LOOKED: Duration = Duration::from_secs(10);
+
 /// Where a block is.
 enum Place {
     Memory(Bytes),
@@ -55,11 +62,23 @@ enum Place {
 /// Part of an object to be read: offset, length, and which of the questions it answers.
 type Part = (u64, u64, usize);
 
+/// Whether a root is not the one that this host has, or has read.
+fn other(ours: &Root, root: &Root, looks: bool) -> Option<Error> {
+    let by = || format!("host {}, import {}, group {}", root.host, root.epoch(), root.group);
+    match (root.guid, root.mark) == (ours.guid, ours.mark) {
+        true if !looks || root.sequence == ours.sequence => None,
+        true => Some(Error::Outrun { by: by() }),
+        false if looks => Some(Error::Outrun { by: by() }),
+        false => Some(Error::Fenced { by: by() }),
+    }
+}
+
 impl Space {
     /// Reads blocks (address, length). Each has its own answer. Blocks of groups that are not committed are read as well.
     ///
     /// # Errors
-    /// Of each block: no object has it; its object is missing, cut or damaged; the store fails.
+    /// Of each block: no object has it; its object is missing, cut or damaged; the store fails. Where an object is missing since another host
+    /// has the space, or since that has gone on, that is said instead.
     pub async fn read(&self, blocks: &[(u64, u64)], class: Class) -> Vec<Result<Bytes>> {
         let mut answers: Vec<Option<Result<Bytes>>> = blocks.iter().map(|_| None).collect();
         // An object that was replaced and deleted after it was looked up: the index knows the new one.
@@ -89,11 +108,45 @@ impl Space {
             }
         }
         self.read_gone(blocks, &mut answers, class).await;
+        let is_missing = |answer: &Option<Result<Bytes>>| matches!(answer, Some(Err(error)) if error.cause() == Some(Cause::Missing));
+        if answers.iter().any(is_missing)
+            && let Some(why) = self.why_missing().await
+        {
+            let missing = answers.iter_mut().filter(|answer| is_missing(answer));
+            missing.for_each(|answer| *answer = Some(Err(why.clone())));
+        }
         self.evict();
         let unmapped = |(answer, (address, length)): (Option<_>, &(u64, u64))| {
             answer.unwrap_or(Err(Error::Unmapped { address: *address, length: *length }))
         };
         answers.into_iter().zip(blocks).map(unmapped).collect()
+    }
+
+    /// Why an object may be missing that is no damage: another host has the space, and has freed it or written it anew; this one only looks at
+    /// the space, which has gone on; the root is missing as well. None if the root is that of this host. The root is looked at once in [`LOOKED`].
+    async fn why_missing(&self) -> Option<Error> {
+        let mut looked = self.shared.looked.lock().await;
+        if let Some((at, why)) = &*looked
+            && at.elapsed() < LOOKED
+        {
+            return why.clone();
+        }
+        let requests = &self.shared.requests;
+        let (ours, looks) = {
+            let state = self.shared.state.lock();
+            (state.root.clone(), state.fenced.is_some())
+        };
+        let why = match Head::find(requests).await {
+            Err(error) => Some(error),
+            Ok(None) => Some(Error::Rootless { path: requests.prefix.to_string() }),
+            Ok(Some((_, bytes))) => match Root::decode(&bytes) {
+                // It says nothing: the object is missing.
+                Err(_) => None,
+                Ok(root) => other(&ours, &root, looks),
+            },
+        };
+        *looked = Some((Instant::now(), why.clone()));
+        why
     }
 
     /// Blocks that were freed, or not copied by a reclaim, since a reader learned of them: their objects exist for a while.

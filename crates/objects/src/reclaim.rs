@@ -10,31 +10,37 @@
 //! written anew has no dead byte.
 //!
 //! A run that fails is left out, and reclaim goes on with the next one; the first error is returned at the end. Only when the store
-//! fails does reclaim end at once.
+//! fails does reclaim end at once. A page with such a run is passed over until one of its entries has changed, or an hour later: what is damaged is
+//! not read again after each group. The index knows of each page whether it has runs: where it has none nothing is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cenote_format::invariant::{broken, said};
 use futures_util::future::try_join_all;
+use tokio::time::Instant;
 
+use crate::SECTOR;
 use crate::error::{Error, Result};
-use crate::index::{Lack, Limits};
+use crate::index::Lack;
 use crate::page::Entry;
 use crate::record::{Move, Old};
 use crate::requests::Class;
+use crate::runs::choose;
 use crate::space::{Shared, Space, limits};
 use crate::stats::Purpose;
 use crate::table::{Block, sum};
 use crate::write::upload;
-use crate::{MAX_DATA, SECTOR};
 
-/// Most objects of a run.
-const RUN: usize = 256;
 /// Objects of a run that are read at once.
 const READS: usize = 8;
+/// A call ends when so many pages in turn had nothing that could be done.
+const FRUITLESS: u32 = 64;
+/// What failed is tried again after this, or when its page has changed.
+const AGAIN: Duration = Duration::from_secs(3600);
 
 /// What the caller knows of its allocations (its space maps).
 pub trait Live: Sync {
@@ -44,6 +50,15 @@ pub trait Live: Sync {
     /// # Errors
     /// They are not known at the moment, and why.
     fn live(&self, range: Range<u64>) -> std::result::Result<Vec<Range<u64>>, String>;
+}
+
+/// Where reclaim goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// The page.
+    at: u64,
+    /// When pages that failed were tried again last.
+    since: Option<Instant>,
 }
 
 /// What a call of [`Space::reclaim`] has done.
@@ -89,24 +104,30 @@ impl Space {
     /// The store fails; or, after all other runs: an object is damaged, caller and index do not agree on what is live. What was
     /// done stays done.
     pub async fn reclaim(&self, live: &dyn Live, bytes: u64) -> Result<Reclaimed> {
-        let mut turn = self.shared.reclaim.lock().await;
+        let mut round = self.shared.reclaim.lock().await;
+        if round.since.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
+            round.since = Some(Instant::now());
+            self.shared.state.lock().index.pass_over_none();
+        }
         let (mut done, mut failed) = (Reclaimed::default(), None);
-        let (first, mut wrapped) = (*turn, false);
-        while done.copied < bytes {
-            let key = self.shared.state.lock().index.low(*turn);
+        let (first, mut wrapped, mut fruitless) = (round.at, false, 0);
+        while done.copied < bytes && fruitless < FRUITLESS {
+            let key = self.shared.state.lock().index.low(round.at);
             let Some(key) = key.filter(|key| !wrapped || *key < first) else {
                 if std::mem::replace(&mut wrapped, true) {
                     break;
                 }
-                *turn = 0;
+                round.at = 0;
                 continue;
             };
+            let before = done.copied;
             match self.reclaim_page(key, live, &mut done).await {
                 Err(error) if error.transient() => return Err(error),
                 Err(error) => failed = failed.or(Some(error)),
                 Ok(()) => {}
             }
-            *turn = key + 1;
+            fruitless = if done.copied > before { 0 } else { fruitless + 1 };
+            round.at = key + 1;
             self.evict();
         }
         failed.map_or(Ok(done), Err)
@@ -123,7 +144,11 @@ impl Space {
             Err(Lack::Wrong(why)) => return Err(Error::Damaged { path: "index".into(), why }),
         };
         let mut failed = Ok(());
-        for entries in choose(&entries, limits(tunables), tunables.object_bytes.min(MAX_DATA)) {
+        let runs = choose(&entries, &limits(tunables));
+        if runs.is_empty() {
+            self.shared.state.lock().index.pass_over(key);
+        }
+        for entries in runs {
             let one = match self.run(entries, live) {
                 Ok(Some(run)) => self.rewrite(run, done).await,
                 Ok(None) => Ok(()),
@@ -133,6 +158,9 @@ impl Space {
                 Err(error) if error.transient() => return Err(error),
                 one => failed = failed.and(one),
             }
+        }
+        if failed.is_err() {
+            self.shared.state.lock().index.pass_over(key);
         }
         failed
     }
@@ -264,32 +292,4 @@ impl Space {
 /// Bytes of an entry's addresses within a range.
 fn overlap(entry: &Entry, start: u64, end: u64) -> u64 {
     entry.end.min(end).saturating_sub(entry.start.max(start))
-}
-
-/// Runs of neighbours that are worth writing anew, in order.
-fn choose(entries: &[Entry], limits: Limits, target: u64) -> Vec<Vec<Entry>> {
-    let mut runs = Vec::new();
-    let mut run: Vec<Entry> = Vec::new();
-    let mut close = |run: &mut Vec<Entry>| {
-        let live: u64 = run.iter().map(|entry| u64::from(entry.live)).sum();
-        let run = std::mem::take(run);
-        let merged = run.len() > 1 && (live >= target / 2 || run.len() >= 16);
-        if merged || run.iter().any(|entry| limits.thin(entry)) {
-            runs.push(run);
-        }
-    };
-    for entry in entries {
-        let live: u64 = run.iter().map(|entry| u64::from(entry.live)).sum();
-        let fits = live + u64::from(entry.live) <= target && run.len() < RUN;
-        if !run.is_empty() && !fits {
-            close(&mut run);
-        }
-        if limits.thin(entry) || limits.small(entry) {
-            run.push(*entry);
-        } else {
-            close(&mut run);
-        }
-    }
-    close(&mut run);
-    runs
 }

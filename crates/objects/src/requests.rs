@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Cause, Error, Result, told};
+use crate::frame::TRAILER;
 use crate::stats::{Purpose, Stats, Verb};
 use crate::tunables::Tunables;
 
@@ -49,11 +50,31 @@ pub(crate) struct Requests {
     background: Semaphore,
     random: AtomicU64,
     pace: Mutex<Pace>,
-    /// How often the deadline of uploads was doubled, because uploads did not end in time.
-    patience: AtomicU32,
+    /// How often the deadline of uploads was doubled, because uploads did not end in time; and that of reads.
+    patience: [AtomicU32; 2],
+    /// Reads of ranges that are under way, and those that have ended.
+    under_way: AtomicU64,
+    ended: AtomicU64,
 }
 
-/// Most doublings of the deadline of uploads.
+/// A read that is under way.
+struct UnderWay<'a>(&'a Requests);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Relaxed);
+        self.0.ended.fetch_add(1, Relaxed);
+    }
+}
+
+/// A read is asked twice after so many times as long as such a read takes, at the earliest.
+const LATE: f64 = 4.0;
+/// So many reads at once make each other no later than that.
+const FEW: u64 = LATE as u64;
+/// Of so many reads one may be asked twice, besides the first few.
+const HEDGED: u64 = 20;
+const FIRST_HEDGES: u64 = 8;
+/// Most doublings of the deadline of uploads, and of reads.
 const PATIENCE: u32 = 5;
 /// Bytes of an upload for which its deadline is a second longer.
 const PACE: u64 = 1 << 20;
@@ -85,7 +106,9 @@ impl Requests {
             background,
             random,
             pace: Mutex::default(),
-            patience: AtomicU32::new(0),
+            patience: Default::default(),
+            under_way: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -113,22 +136,29 @@ impl Requests {
         let (mut pause, mut tries) = (tunables.pause, 0);
         loop {
             tries += 1;
-            let deadline = self.deadline(verb, length);
+            let mut deadline = self.deadline(verb, length);
+            if verb == Verb::Get {
+                // A program waits for it: patience does not go beyond the budget.
+                let left = tunables.budget.saturating_sub(begun.elapsed());
+                deadline = deadline.min(left + tunables.deadline);
+            }
             let tried = Instant::now();
             Stats::add(&self.stats.requests[verb as usize], 1);
             let (cause, source_text) = match timeout(deadline, attempt()).await {
                 Ok(Ok(value)) => {
-                    if verb == Verb::Put && tried.elapsed() < deadline / 8 {
+                    if let Some(patience) = self.patience(verb, length)
+                        && tried.elapsed() < deadline / 8
+                    {
                         let less = |n: u32| n.checked_sub(1);
-                        let _ = self.patience.fetch_update(Relaxed, Relaxed, less);
+                        let _ = patience.fetch_update(Relaxed, Relaxed, less);
                     }
                     return Ok(value);
                 }
                 Ok(Err(error)) => (Cause::of(&error), told(&error)),
                 Err(_) => {
-                    if verb == Verb::Put {
+                    if let Some(patience) = self.patience(verb, length) {
                         let more = |n: u32| (n < PATIENCE).then_some(n + 1);
-                        let _ = self.patience.fetch_update(Relaxed, Relaxed, more);
+                        let _ = patience.fetch_update(Relaxed, Relaxed, more);
                     }
                     (Cause::TimedOut, format!("after {deadline:?}"))
                 }
@@ -147,21 +177,27 @@ impl Requests {
     }
 
     /// How long one try may take. A listing is as many requests as it has thousands of names: what it says next is waited for ([`Self::next`]).
-    /// Uploads share the line: when they do not
-    /// end in time, the next ones get twice as long, so that a slow line ends them at last.
+    /// Uploads share the line, as do reads: when they do not end in time, the next ones get twice as long, so that a slow line ends them at last.
     fn deadline(&self, verb: Verb, length: u64) -> Duration {
         let deadline = self.tunables.deadline;
+        if verb == Verb::List {
+            return Duration::MAX;
+        }
+        let doubled = self.patience(verb, length).map_or(0, |patience| patience.load(Relaxed));
+        (deadline + Duration::from_secs(length / PACE)) * (1 << doubled.min(PATIENCE))
+    }
+
+    /// How often the deadline of such a request was doubled: of those that move bytes.
+    fn patience(&self, verb: Verb, length: u64) -> Option<&AtomicU32> {
         match verb {
-            Verb::List => Duration::MAX,
-            Verb::Put => {
-                let longer = 1 << self.patience.load(Relaxed).min(PATIENCE);
-                (deadline + Duration::from_secs(length / PACE)) * longer
-            }
-            _ => deadline + Duration::from_secs(length / PACE),
+            Verb::Put => Some(&self.patience[0]),
+            Verb::Get if length > 0 => Some(&self.patience[1]),
+            _ => None,
         }
     }
 
-    /// Stores an object whose name is never used for other bytes. An earlier try that had arrived counts.
+    /// Stores an object whose name is never used for other bytes. An earlier try that had arrived counts. Of what is there the length and the
+    /// end are compared: all that this crate stores ends with a checksum, and to read all of it back could take longer than to store it.
     ///
     /// # Errors
     /// The store fails; another program has stored other bytes under the name.
@@ -177,9 +213,9 @@ impl Requests {
                 Err(error) if error.cause() == Some(Cause::Condition) => error,
                 done => return done.map(|_| ()),
             };
-            match self.get(path).await? {
-                Some((bytes, _)) if same(payload, &bytes) => return Ok(()),
-                Some(_) => {
+            match self.is_there(path, payload).await? {
+                Some(true) => return Ok(()),
+                Some(false) => {
                     let why = "it exists already, and another program has written it; nobody else may write below the prefix";
                     return Err(Error::Damaged { path: path.to_string(), why: why.into() });
                 }
@@ -190,6 +226,24 @@ impl Requests {
             pause = (pause * 2).min(self.tunables.pause_max);
         }
         Ok(())
+    }
+
+    /// Whether an object has the length and the end of a payload; None if it does not exist.
+    async fn is_there(&self, path: &Path, payload: &PutPayload) -> Result<Option<bool>> {
+        let length = payload.content_length() as u64;
+        let end = end_of(payload, TRAILER);
+        let from = length - end.len() as u64;
+        let read = self.retry(Verb::Get, path, 0, || async {
+            let is_long = self.store.head(path).await?.size == length;
+            match is_long && !end.is_empty() {
+                true => Ok(self.store.get_range(path, from..length).await? == end),
+                false => Ok(is_long),
+            }
+        });
+        match read.await {
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(None),
+            read => read.map(Some),
+        }
     }
 
     /// Waits before a condition is tried again that failed although it holds; false if that was often enough.
@@ -261,6 +315,15 @@ impl Requests {
         }
     }
 
+    /// When an object was stored, by the clock of the store; None if it does not exist.
+    pub async fn stored_at(&self, path: &Path) -> Result<Option<SystemTime>> {
+        match self.retry(Verb::Get, path, 0, || self.store.head(path)).await {
+            Ok(meta) => Ok(Some(meta.last_modified.into())),
+            Err(error) if error.cause() == Some(Cause::Missing) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether an object is there, asked once, with an answer within `deadline`.
     pub async fn answers(&self, path: &Path, deadline: Duration) -> bool {
         Stats::add(&self.stats.requests[Verb::Get as usize], 1);
@@ -276,6 +339,8 @@ impl Requests {
         let _turn = self.reads.acquire().await;
         let length = range.end - range.start;
         let begun = Instant::now();
+        self.under_way.fetch_add(1, Relaxed);
+        let _under_way = UnderWay(self);
         let read = || self.hedged(path, range.clone(), class);
         let done = self.retry(Verb::Get, path, length, read).await?;
         self.paced(length, begun.elapsed());
@@ -288,7 +353,8 @@ impl Requests {
         Ok(done)
     }
 
-    /// One try of a range; a second one beside it if it hangs and a program waits.
+    /// One try of a range; a second one beside it if it hangs and a program waits. That takes more than time: on a line that is
+    /// full all reads are late, and asking twice makes them later ([`Self::hangs`]).
     async fn hedged(
         &self,
         path: &Path,
@@ -300,8 +366,15 @@ impl Requests {
             return first.await;
         }
         tokio::pin!(first);
-        if let Ok(answer) = timeout(self.tunables.hedge, &mut first).await {
-            return answer;
+        let (before, length) = (self.ended.load(Relaxed), range.end - range.start);
+        loop {
+            let patience = self.tunables.hedge.max(self.late(length));
+            if let Ok(answer) = timeout(patience, &mut first).await {
+                return answer;
+            }
+            if self.hangs(before) {
+                break;
+            }
         }
         Stats::add(&self.stats.hedges, 1);
         Stats::add(&self.stats.requests[Verb::Get as usize], 1);
@@ -317,6 +390,23 @@ impl Requests {
                 answer => answer,
             },
         }
+    }
+
+    /// A read that takes longer is late, by what others took.
+    fn late(&self, length: u64) -> Duration {
+        let pace = *self.pace.lock();
+        let bytes = if pace.bandwidth > 0.0 { length as f64 / pace.bandwidth } else { 0.0 };
+        let usual = Duration::try_from_secs_f64((pace.latency + bytes) * LATE);
+        usual.map_or(self.tunables.deadline, |usual| usual.min(self.tunables.deadline))
+    }
+
+    /// Whether a read that is late hangs, and may be asked twice: as many others as are under way have ended since it began, when
+    /// `before` had ended, or there are so few that they do not make each other so late; and few are asked twice.
+    fn hangs(&self, before: u64) -> bool {
+        let (ended, others) = (self.ended.load(Relaxed), self.under_way.load(Relaxed));
+        let asked = self.stats.hedges.load(Relaxed);
+        let is_overtaken = others <= FEW || ended.wrapping_sub(before) + 1 >= others;
+        is_overtaken && asked < FIRST_HEDGES + ended / HEDGED
     }
 
     /// Learns from a read.
@@ -407,13 +497,13 @@ impl Requests {
     }
 }
 
-/// Whether an object has the bytes of a payload.
-fn same(payload: &PutPayload, bytes: &Bytes) -> bool {
-    let mut rest: &[u8] = bytes;
-    payload.content_length() == bytes.len()
-        && payload.iter().all(|part| {
-            let (first, after) = rest.split_at(part.len().min(rest.len()));
-            rest = after;
-            first == part
-        })
+/// The last bytes of a payload, at most so many.
+fn end_of(payload: &PutPayload, most: usize) -> Vec<u8> {
+    let mut end: Vec<u8> = Vec::new();
+    for part in payload {
+        let few = &part[part.len().saturating_sub(most)..];
+        end.extend_from_slice(few);
+        end.drain(..end.len().saturating_sub(most));
+    }
+    end
 }

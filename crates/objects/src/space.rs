@@ -11,9 +11,8 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, Notify, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use crate::ADDRESSES;
 use crate::commit::Committing;
 use crate::error::{Error, Result};
 use crate::head::{Head, PROBES};
@@ -21,12 +20,14 @@ use crate::id::{self, EPOCHS, Id};
 use crate::index::{Index, Lack, Limits};
 use crate::page::Entry;
 use crate::read::Tables;
+use crate::reclaim::Round;
 use crate::record::{Move, Record};
 use crate::requests::{Class, Requests, unique};
 use crate::root::{Root, TAILS, Tail, Totals};
 use crate::stats::Figures;
 use crate::tunables::Tunables;
 use crate::write::Packed;
+use crate::{ADDRESSES, MAX_DATA};
 
 /// An open space.
 #[derive(Clone)]
@@ -40,10 +41,14 @@ pub(crate) struct Shared {
     /// One commit at a time.
     pub commit: Turn<Committing>,
     /// One reclaim at a time, and where it goes on.
-    pub reclaim: Turn<u64>,
+    pub reclaim: Turn<Round>,
     pub uploads: Arc<Semaphore>,
     /// An upload has ended.
     pub ended: Notify,
+    /// When the root was looked at last because an object was missing, and what that told.
+    pub looked: Turn<Option<(Instant, Option<Error>)>>,
+    /// There is more garbage.
+    pub discarded: Notify,
     pub tables: Mutex<Tables>,
 }
 
@@ -64,8 +69,8 @@ pub(crate) struct State {
     pub moving: BTreeSet<u64>,
     /// Names given out that no root has.
     pub loose: BTreeSet<u64>,
-    /// Objects that no root names any more, and when they may be deleted.
-    pub garbage: BTreeMap<Id, Instant>,
+    /// Objects that no root names any more, by when they may be deleted.
+    pub garbage: BTreeSet<(Instant, Id)>,
     /// The entries that these had: reads that began before they were freed find their blocks as long as the objects exist.
     pub gone: BTreeMap<Id, Entry>,
     pub deleted: Vec<Id>,
@@ -74,6 +79,8 @@ pub(crate) struct State {
     pub root: Root,
     /// A commit is under way: pages count as written that may not be yet.
     pub frozen: bool,
+    /// A commit reads the pages that it changes: none is dropped until it has them all ([`Pin`]).
+    pub pinned: bool,
 }
 
 impl State {
@@ -85,10 +92,26 @@ impl State {
         id
     }
 
-    /// Notes what may be deleted after the grace.
-    pub fn discard(&mut self, garbage: &[Id], tunables: &Tunables) {
-        let from = Instant::now() + tunables.grace;
-        self.garbage.extend(garbage.iter().map(|id| (*id, from)));
+    /// Notes what may be deleted after the grace. It has been garbage for `age`.
+    pub fn discard(&mut self, garbage: &[Id], age: Duration, tunables: &Tunables) {
+        let from = Instant::now() + tunables.grace.saturating_sub(age);
+        self.garbage.extend(garbage.iter().map(|id| (from, *id)));
+    }
+}
+
+/// Keeps all pages of the index in memory as long as it lives. Commits take turns, so there is one at a time.
+pub(crate) struct Pin<'a>(&'a Mutex<State>);
+
+impl<'a> Pin<'a> {
+    pub fn new(state: &'a Mutex<State>) -> Self {
+        state.lock().pinned = true;
+        Self(state)
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.lock().pinned = false;
     }
 }
 
@@ -158,11 +181,12 @@ impl Found {
         root.sequence += 1;
         root.host = host.into();
         root.mark = unique()?;
-        head.check(&requests).await?;
+        // What this root names as garbage is garbage for as long as it is stored, at least.
+        let age = head.check(&requests).await?;
         head.replace(&requests, &root.encode().into()).await?;
         let space = Space::new(requests, head, root, index);
         let mut state = space.shared.state.lock();
-        state.discard(&garbage, &space.shared.requests.tunables);
+        state.discard(&garbage, age, &space.shared.requests.tunables);
         drop(state);
         Ok(space)
     }
@@ -249,12 +273,13 @@ impl Space {
             moves: Vec::new(),
             moving: BTreeSet::new(),
             loose: BTreeSet::new(),
-            garbage: BTreeMap::new(),
+            garbage: BTreeSet::new(),
             gone: BTreeMap::new(),
             deleted: Vec::new(),
             old_roots: Vec::new(),
             root,
             frozen: false,
+            pinned: false,
         };
         let tables = Tables::new(requests.tunables.table_bytes);
         let uploads = Arc::new(Semaphore::new(requests.tunables.uploads.max(1)));
@@ -262,9 +287,11 @@ impl Space {
             requests,
             state: Mutex::new(state),
             commit: Turn::new(Committing { head, kept: None, prepared: None }),
-            reclaim: Turn::new(0),
+            reclaim: Turn::default(),
             uploads,
             ended: Notify::new(),
+            looked: Turn::default(),
+            discarded: Notify::new(),
             tables: Mutex::new(tables),
         };
         Self { shared: Arc::new(shared) }
@@ -348,39 +375,67 @@ impl Space {
         Ok(orphans.len() as u64)
     }
 
-    /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups; it may run beside
-    /// everything else. What fails is deleted later.
-    pub async fn tidy(&self) {
+    /// Waits until it is time to delete something ([`Self::tidy`]), whether groups are committed or not.
+    pub async fn due(&self) {
+        loop {
+            let first = self.shared.state.lock().garbage.first().map(|(from, _)| *from);
+            let more = self.shared.discarded.notified();
+            match first {
+                None => more.await,
+                Some(from) => tokio::select! {
+                    () = sleep_until(from) => return,
+                    () = more => {}
+                },
+            }
+        }
+    }
+
+    /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups and when it is time
+    /// ([`Self::due`]); it may run beside everything else. What fails is deleted later; returns why it failed. While the store is away, or deletes
+    /// nothing, not everything is tried.
+    pub async fn tidy(&self) -> Option<Error> {
         let requests = &self.shared.requests;
         let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
         let now = Instant::now();
-        let mut after = None;
+        let (mut after, mut failed) = (None, None);
         loop {
-            let some: Vec<Id> = {
+            let some: Vec<(Instant, Id)> = {
                 let state = self.shared.state.lock();
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
                 let rest = state.garbage.range((from, Bound::Unbounded));
-                let due = rest.filter(|(_, from)| **from <= now).map(|(id, _)| *id);
+                let due = rest.take_while(|(from, _)| *from <= now).copied();
                 due.take(requests.tunables.uploads.max(1)).collect()
             };
             let Some(last) = some.last() else { break };
             after = Some(*last);
-            let delete =
-                async |id: Id| (id, requests.delete(&id.path(&requests.prefix)).await.is_ok());
-            let done = join_all(some.iter().map(|id| delete(*id))).await;
+            let delete = async |one: (Instant, Id)| {
+                (one, requests.delete(&one.1.path(&requests.prefix)).await)
+            };
+            let done = join_all(some.iter().map(|one| delete(*one))).await;
+            let none = done.iter().all(|(_, done)| done.is_err());
             let mut state = self.shared.state.lock();
-            for (id, _) in done.into_iter().filter(|(_, ok)| *ok) {
-                if state.garbage.remove(&id).is_some() {
-                    state.gone.remove(&id);
-                    state.deleted.push(id);
+            for (one, done) in done {
+                match done {
+                    Ok(()) if state.garbage.remove(&one) => {
+                        state.gone.remove(&one.1);
+                        state.deleted.push(one.1);
+                    }
+                    Ok(()) => {}
+                    Err(error) => failed = Some(error),
                 }
+            }
+            if none || failed.as_ref().is_some_and(Error::transient) {
+                state.old_roots.extend(roots);
+                return failed;
             }
         }
         for root in roots {
-            if requests.delete(&root).await.is_err() {
+            if let Err(error) = requests.delete(&root).await {
+                failed = Some(error);
                 self.shared.state.lock().old_roots.push(root);
             }
         }
+        failed
     }
 
     /// Reads absent pages of the index.
@@ -401,10 +456,10 @@ impl Space {
         try_join_all(keys.iter().map(|key| one(*key))).await.map(|_| ())
     }
 
-    /// Drops clean pages beyond the budget, unless a commit is under way.
+    /// Drops clean pages beyond the budget, unless a commit is under way or gathers its pages.
     pub(crate) fn evict(&self) {
         let mut state = self.shared.state.lock();
-        if !state.frozen {
+        if !state.frozen && !state.pinned {
             state.index.evict(self.shared.requests.tunables.index_bytes);
         }
     }
@@ -412,7 +467,8 @@ impl Space {
 
 pub(crate) fn limits(tunables: &Tunables) -> Limits {
     let (percent, small) = (tunables.live_percent, tunables.object_bytes / 4);
-    Limits { percent, small, page: tunables.page_entries }
+    let target = tunables.object_bytes.min(MAX_DATA);
+    Limits { percent, small, target, page: tunables.page_entries }
 }
 
 /// The index of a root: directory, then log. Reads the pages that the log changes, and no others.

@@ -28,7 +28,8 @@ pub struct Tunables {
     pub log_objects: usize,
     /// How long one try of a request may take.
     pub deadline: Duration,
-    /// A read that somebody waits for is asked a second time after this.
+    /// A read that somebody waits for is asked a second time after this, at the earliest: when it takes much longer than others do, and
+    /// others end meanwhile.
     pub hedge: Duration,
     /// First pause between two tries; each further one is twice as long, with jitter.
     pub pause: Duration,

@@ -131,6 +131,8 @@ async fn faults_pass() {
         Fault::Answer(503, "SlowDown"),
         Fault::Answer(500, "InternalError"),
         Fault::Answer(400, "ExpiredToken"),
+        Fault::Answer(400, "RequestTimeout"),
+        Fault::Answer(400, "IncompleteBody"),
         Fault::Answer(403, "RequestTimeTooSkewed"),
         Fault::Answer(409, "ConditionalRequestConflict"),
         Fault::Reset,
@@ -172,6 +174,35 @@ async fn faults_pass() {
     for task in tasks {
         task.await.unwrap();
     }
+}
+
+/// A server refuses a range behind the end (416), or an object in an archive (403): that is said of the object, not of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_object_that_cannot_be_read_is_no_outage() {
+    let server = Server::new();
+    let (space, mut model) = (create(&server).await, Model::default());
+    for _ in 0..12 {
+        model.write(&space, 10 * KIB).await;
+    }
+    space.commit(1, b"payload").await.unwrap();
+    let mut all = server.copy();
+    let name = all.keys().find(|name| name.ends_with("/0000000000")).unwrap().clone();
+    all.insert(name.clone(), all[&name].slice(..30 << 10));
+    server.restore(&all);
+    let read = async |n: usize| {
+        let (at, length, _) = model.0[n];
+        space.read(&[(at, length)], Class::Sync).await.remove(0)
+    };
+    let before = server.requests();
+    assert!(read(2).await.is_ok() && read(6).await.is_ok());
+    let error = read(4).await.unwrap_err();
+    assert!(error.cause() == Some(Cause::Cut) && !error.is_outage(), "{error}");
+    assert_eq!(server.requests()["GET"] - before.get("GET").unwrap_or(&0), 3);
+    server.inject("GET", "/0000000000", 1, Fault::Answer(403, "InvalidObjectState"));
+    let error = read(0).await.unwrap_err();
+    assert!(error.cause() == Some(Cause::Archived) && !error.is_outage(), "{error}");
+    assert!(error.to_string().contains("moved to an archive"), "{error}");
+    assert!(read(0).await.is_ok());
 }
 
 /// What does not pass is told by name, at once, with what to do.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_objects::{Cause, Class, Error, Figures, Space, Tunables, Wreck};
+use cenote_objects::{Cause, Class, Error, Figures, Live, Space, Tunables, Wreck};
 use futures_util::stream::{self, StreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -160,6 +160,17 @@ async fn reads_of_neighbours_are_one_request_and_a_hanging_one_is_asked_twice() 
         assert_eq!(bytes.unwrap(), Model::bytes(4 * KIB, seed as u64));
     }
     assert_eq!(gets(&space.figures()) - before, 1);
+    // Three at once hang, and nothing else is asked that could end.
+    let begun = tokio::time::Instant::now();
+    store.set(Faults { hung: 100, late: Duration::from_secs(1), ..Faults::NONE });
+    let read = async |n: usize| space.read(&blocks[n..=n], Class::Sync).await.remove(0);
+    let heals = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.set(Faults::NONE);
+    };
+    let (a, b, c, ()) = tokio::join!(read(0), read(1), read(2), heals);
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     store.set(Faults { hung: 50, late: Duration::from_secs(1), ..Faults::NONE });
     for _ in 0..20 {
         assert!(space.read(&blocks[..1], Class::Sync).await.remove(0).is_ok());
@@ -188,6 +199,236 @@ async fn a_missing_and_a_cut_object_are_named_and_spoil_no_other() {
     assert!(error.to_string().contains(&at(1).to_string()), "{error}");
     assert!(answers[2].is_err());
     assert_eq!(found.audit().await.unwrap().missing, vec![at(1).to_string()]);
+}
+
+/// What a root names as garbage has waited for as long as the root is stored, also while nobody had the space open.
+#[tokio::test(start_paused = true)]
+async fn short_imports_delete_what_earlier_ones_left() {
+    let (first, store, _) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..20 {
+        blocks.push(write(&first, 60 * KIB, seed).await);
+    }
+    first.commit(1, b"").await.unwrap();
+    drop(first);
+    let pause = Duration::from_secs(3600);
+    for (group, address) in (2..).zip(blocks) {
+        let look = Space::look(store.clone(), tank(), small(group)).await.unwrap();
+        let space = look.open("host").await.unwrap();
+        space.free(address, 60 * KIB).unwrap();
+        space.commit(group, b"").await.unwrap();
+        space.tidy().await;
+        // What this group has freed waits. What those before it have freed is gone.
+        let left = space.garbage();
+        assert!(left > 0 && left <= 8, "group {group}: {left}");
+        tokio::time::advance(pause).await;
+    }
+    // Not everything is deleted at once: who comes back soon waits for the rest of the time.
+    let space = Space::look(store.clone(), tank(), small(99)).await.unwrap().open("host").await;
+    let space = space.unwrap();
+    space.commit(99, b"").await.unwrap();
+    space.tidy().await;
+    assert_eq!(space.garbage(), 0);
+    let last = write(&space, 60 * KIB, 1).await;
+    space.commit(100, b"").await.unwrap();
+    space.free(last, 60 * KIB).unwrap();
+    space.commit(101, b"").await.unwrap();
+    tokio::time::advance(Duration::from_secs(100)).await;
+    let again = Space::look(store.clone(), tank(), small(102)).await.unwrap();
+    let again = again.open("host").await.unwrap();
+    let before = again.garbage();
+    again.tidy().await;
+    assert!(before > 0 && again.garbage() == before, "{before}");
+    tokio::time::advance(Duration::from_secs(21)).await;
+    again.tidy().await;
+    assert_eq!(again.garbage(), 0);
+}
+
+/// A group that changes more pages than the budget has room for is stored, however many programs read meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_commit_keeps_its_pages_from_readers() {
+    let tunables = Tunables { index_bytes: 100, page_entries: 4, log_bytes: 100, ..small(1) };
+    let (space, store, _) = fresh(tunables).await;
+    let mut blocks = Vec::new();
+    for group in 1..=80 {
+        for _ in 0..10 {
+            blocks.push((write(&space, 60 * KIB, 1).await, 60 * KIB));
+        }
+        space.commit(group, b"").await.unwrap();
+    }
+    store.set(Faults { slow: 100, late: Duration::from_millis(20), ..Faults::NONE });
+    // A block of the next group is in memory: to read it takes no turn behind the pages.
+    let reader = space.clone();
+    let reading = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let next = [(write(&reader, KIB, 7).await, KIB)];
+        loop {
+            assert!(reader.read(&next, Class::Sync).await[0].is_ok());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    // One block of each page.
+    for (address, length) in blocks.iter().step_by(4) {
+        space.free(*address, *length).unwrap();
+    }
+    let before = gets(&space.figures());
+    let commit = tokio::time::timeout(Duration::from_secs(20), space.commit(81, b""));
+    commit.await.expect("the group does not end").unwrap();
+    assert!(gets(&space.figures()) - before < 1000, "{:?}", space.figures());
+    reading.abort();
+    let _ = reading.await;
+    // What was kept for it is dropped.
+    assert!(space.read(&blocks[1..2], Class::Sync).await[0].is_ok());
+    space.commit(82, b"").await.unwrap();
+    let directory = space.index_memory();
+    assert!(directory < 200 * 112 + 2000, "{directory}");
+}
+
+/// What is due is deleted though no group follows; a store that is away is asked once, and that is said.
+#[tokio::test(start_paused = true)]
+async fn garbage_of_an_idle_space_is_deleted_when_it_is_time() {
+    let (space, store, shared) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for seed in 0..40 {
+        blocks.push(write(&space, 60 * KIB, seed).await);
+    }
+    space.commit(1, b"").await.unwrap();
+    let idle = space.clone();
+    let tidying = tokio::spawn(async move {
+        idle.due().await;
+        idle.tidy().await
+    });
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    assert!(!tidying.is_finished());
+    blocks.iter().for_each(|address| space.free(*address, 60 * KIB).unwrap());
+    space.commit(2, b"").await.unwrap();
+    assert!(space.garbage() >= 40);
+    store.set(Faults { refused: 100, ..Faults::NONE });
+    let failed = tidying.await.unwrap().expect("the store is away");
+    assert!(failed.transient() && space.garbage() >= 40, "{failed}");
+    let figures = space.figures();
+    assert!(figures.failures[3] <= 4, "{figures:?}");
+    store.set(Faults::NONE);
+    space.due().await;
+    assert!(space.tidy().await.is_none());
+    assert_eq!(space.garbage(), 0);
+    let listed = shared.inner.list(Some(&tank())).count().await;
+    assert!(listed <= 4, "{listed} objects");
+}
+
+/// What another host has moved or freed is missing here: that is said, and is no damage. Where the root is missing too the store is away.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_was_fenced_while_it_rested_finds_no_damage() {
+    let tunables = |seed| Tunables { grace: Duration::ZERO, ..small(seed) };
+    let (idle, store, shared) = fresh(tunables(1)).await;
+    let (mut kept, mut freed) = (Vec::new(), Vec::new());
+    for seed in 0..20 {
+        kept.push((write(&idle, 10 * KIB, seed).await, 10 * KIB));
+        freed.push((write(&idle, 50 * KIB, seed).await, 50 * KIB));
+    }
+    idle.commit(1, b"").await.unwrap();
+    let look = async |seed| Space::look(store.clone(), tank(), tunables(seed)).await.unwrap();
+    let view = look(2).await.view().await.unwrap();
+    let other = look(3).await.open("heron").await.unwrap();
+    freed.iter().for_each(|(address, length)| other.free(*address, *length).unwrap());
+    other.commit(2, b"").await.unwrap();
+    struct Kept(Vec<(u64, u64)>);
+    impl Live for Kept {
+        fn live(&self, range: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>, String> {
+            let within = self.0.iter().filter(|(at, _)| range.contains(at));
+            Ok(within.map(|(at, length)| *at..at + length).collect())
+        }
+    }
+    assert!(other.reclaim(&Kept(kept.clone()), u64::MAX).await.unwrap().objects > 0);
+    for group in 3..6 {
+        other.commit(group, b"").await.unwrap();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(other.tidy().await.is_none());
+    }
+    for answer in other.read(&kept, Class::Sync).await {
+        answer.unwrap();
+    }
+    let missing = idle.read(&kept, Class::Sync).await;
+    let error = missing.into_iter().find_map(Result::err).unwrap();
+    assert!(matches!(&error, Error::Fenced { by } if by.contains("heron")), "{error}");
+    let missing = view.read(&kept, Class::Sync).await;
+    let error = missing.into_iter().find_map(Result::err).unwrap();
+    assert!(matches!(&error, Error::Outrun { by } if by.contains("heron")), "{error}");
+    assert!(error.is_elsewhere());
+    // Nothing is there at all: a store that answers for another one, and no damage.
+    let all: Vec<_> = shared.inner.list(None).map(|meta| meta.unwrap().location).collect().await;
+    for at in &all {
+        shared.inner.delete(at).await.unwrap();
+    }
+    let error = other.read(&kept[..1], Class::Sync).await.remove(0).unwrap_err();
+    assert!(error.is_outage() && matches!(error, Error::Rootless { .. }), "{error}");
+}
+
+/// What is allocated, as one that knows all of it, or nothing, says.
+struct Says(bool);
+
+impl Live for Says {
+    fn live(&self, range: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>, String> {
+        if self.0 { Ok(vec![range]) } else { Err("not known".into()) }
+    }
+}
+
+/// Where nothing is worth writing anew nothing is read for it, and what fails is not tried after each group.
+#[tokio::test(start_paused = true)]
+async fn reclaim_reads_nothing_where_there_is_nothing_to_do() {
+    let (space, _, _) = fresh(small(1)).await;
+    let mut blocks = Vec::new();
+    for group in 1..=300 {
+        blocks.push(write(&space, 60 * KIB, group).await);
+        write(&space, 5 * KIB, group).await;
+        space.commit(group, b"").await.unwrap();
+    }
+    let before = gets(&space.figures());
+    assert_eq!(space.reclaim(&Says(true), u64::MAX).await.unwrap(), Default::default());
+    assert_eq!(gets(&space.figures()), before);
+    for (group, address) in (301..).zip(blocks.iter().step_by(10)) {
+        space.free(address + KIB, 59 * KIB).unwrap();
+        space.commit(group, b"").await.unwrap();
+    }
+    assert!(space.reclaim(&Says(false), u64::MAX).await.is_err());
+    let before = gets(&space.figures());
+    assert_eq!(space.reclaim(&Says(false), u64::MAX).await.unwrap(), Default::default());
+    assert_eq!(gets(&space.figures()), before);
+    tokio::time::advance(Duration::from_secs(3601)).await;
+    assert!(space.reclaim(&Says(false), u64::MAX).await.is_err());
+}
+
+/// Of an object that has lost its second half a read behind the end fails at once, and says nothing of the store.
+#[tokio::test(start_paused = true)]
+async fn a_block_behind_the_end_of_a_cut_object_is_damage_and_no_outage() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let stores: [Arc<dyn ObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
+    for store in stores {
+        let space = Space::create(store.clone(), tank(), small(1), "host", b"").await.unwrap();
+        let mut blocks = Vec::new();
+        for seed in 0..12 {
+            blocks.push((write(&space, 10 * KIB, seed).await, 10 * KIB));
+        }
+        space.commit(1, b"").await.unwrap();
+        let folders = store.list_with_delimiter(Some(&tank())).await.unwrap().common_prefixes;
+        let theirs = [tank().join("commits"), tank().join("000000")];
+        let folder = folders.into_iter().find(|at| !theirs.contains(at)).unwrap();
+        let first = folder.join(format!("{:010x}", 0));
+        let half = store.get_range(&first, 0..30 * KIB).await.unwrap();
+        store.put(&first, half.into()).await.unwrap();
+        let (before, begun) = (gets(&space.figures()), tokio::time::Instant::now());
+        for (n, is_there) in [(0, true), (2, true), (3, false), (5, false), (6, true)] {
+            let answer = space.read(&blocks[n..=n], Class::Sync).await.remove(0);
+            assert_eq!(answer.is_ok(), is_there, "{n}: {answer:?}");
+            if let Err(error) = answer {
+                assert_eq!(error.cause(), Some(Cause::Cut), "{error}");
+                assert!(!error.is_outage() && !error.transient(), "{error}");
+            }
+        }
+        assert_eq!(gets(&space.figures()) - before, 5);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

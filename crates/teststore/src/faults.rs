@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream};
@@ -76,18 +76,29 @@ pub struct Shared {
     /// The store without faults.
     pub inner: Arc<dyn ObjectStore>,
     born: Arc<Mutex<BTreeMap<Path, Instant>>>,
+    /// When its clock began.
+    begun: Instant,
 }
 
 impl Shared {
     /// Of this store.
     pub fn new(inner: Arc<dyn ObjectStore>) -> Self {
-        Self { inner, born: Arc::default() }
+        Self { inner, born: Arc::default(), begun: Instant::now() }
     }
 
     async fn put(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let put = self.inner.put_opts(at, payload, options).await?;
         self.born.lock().insert(at.clone(), Instant::now());
         Ok(put)
+    }
+
+    /// Objects have the times of the runtime's clock, which a test may have paused.
+    async fn get(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        let mut got = self.inner.get_opts(at, options).await?;
+        if let Some(born) = self.born.lock().get(at) {
+            got.meta.last_modified = (SystemTime::UNIX_EPOCH + (*born - self.begun)).into();
+        }
+        Ok(got)
     }
 }
 
@@ -275,7 +286,7 @@ impl ObjectStore for FaultStore {
         let at = at.clone();
         self.request(move |shared| {
             let (at, options) = (at.clone(), options.clone());
-            async move { shared.inner.get_opts(&at, options).await }
+            async move { shared.get(&at, options).await }
         })
         .await
     }

@@ -32,11 +32,17 @@ pub trait Growing: Send + Sync {
     fn free(&self, start: u64, end: u64);
 
     /// Writes objects anew that few live bytes are left in, about so many bytes, given what is allocated on disk within a
-    /// range. The next group puts them in the place of the old ones.
+    /// range. The next group puts them in the place of the old ones. It ends soon after `stops` says so, whatever the store does.
+    /// Returns how many bytes were copied.
     ///
     /// # Errors
     /// Some were left as they are, and why.
-    fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String>;
+    fn reclaim(
+        &self,
+        live: LiveRanges<'_>,
+        bytes: u64,
+        stops: &(dyn Fn() -> bool + Sync),
+    ) -> Result<u64, String>;
 
     /// Deletes all that the device has on its store. Nothing is read or written any more from then on. Returns whether there was a pool.
     ///

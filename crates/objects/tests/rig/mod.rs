@@ -1,6 +1,6 @@
 //! A store with faults, and a model of what a space must hold.
 
-#![allow(dead_code)] // Each test uses its part.
+#![allow(dead_code, unused_imports)] // Each test uses its part.
 
 mod model;
 

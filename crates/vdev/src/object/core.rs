@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::{LABEL_START, SECTOR};
-use cenote_objects::{Class, Error, Live, Space, Tunables, Wreck};
+use cenote_objects::{Class, Error, Live, Reclaimed, Space, Tunables, Wreck};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -34,6 +34,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(20);
 /// How long a device that is closed waits for requests that run.
 const CLOSING: Duration = Duration::from_secs(1);
+/// When objects that could not be deleted are tried again, if no root is stored before.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How soon a reclaim hears that it is to end.
+const HEARS: Duration = Duration::from_millis(50);
 /// Threads of a device for requests of the system, at most: a read or write of a directory is one.
 const BLOCKING: usize = 256;
 
@@ -325,7 +329,25 @@ impl Core {
                 tracing::info!(%error, "what crashes have left is deleted at the next import");
             }
         });
+        self.tidy_in_time(&space)?;
         Ok(space)
+    }
+
+    /// Has garbage deleted when it is time for it, whether roots are stored or not.
+    fn tidy_in_time(&self, space: &Space) -> io::Result<()> {
+        let (space, tidying) = (space.clone(), self.tidying.clone());
+        self.requests.runtime()?.spawn(async move {
+            loop {
+                space.due().await;
+                let turn = tidying.lock().await;
+                let failed = tidied(&space).await;
+                drop(turn);
+                if failed {
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        });
+        Ok(())
     }
 
     /// The label and the sector in it, of a byte of the device.
@@ -459,7 +481,7 @@ impl Core {
         let Ok(turn) = self.tidying.clone().try_lock_owned() else { return Ok(()) };
         let space = space.clone();
         self.requests.runtime()?.spawn(async move {
-            space.tidy().await;
+            tidied(&space).await;
             drop(turn);
         });
         Ok(())
@@ -472,7 +494,13 @@ impl Core {
             Some(space) => self.wait(async move { space.read(blocks, Class::Sync).await }),
         };
         match answers {
-            Ok(answers) => answers.into_iter().map(|answer| self.heard(answer)).collect(),
+            Ok(answers) => {
+                // What another host has freed or moved since is no damage: nothing is counted or logged as such.
+                if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::is_elsewhere)) {
+                    *self.away.lock() = Some(Instant::now());
+                }
+                answers.into_iter().map(|answer| self.heard(answer)).collect()
+            }
             Err(error) => {
                 // The store was not asked.
                 *self.away.lock() = Some(Instant::now());
@@ -510,6 +538,15 @@ impl Core {
         }
         self.heard(Err(error))
     }
+}
+
+/// Deletes what is due. Whether something was left, which is logged.
+async fn tidied(space: &Space) -> bool {
+    let failed = space.tidy().await;
+    if let Some(error) = &failed {
+        tracing::warn!(%error, "objects that nothing needs cannot be deleted; tried again later");
+    }
+    failed.is_some()
 }
 
 /// Which host this is, for messages.
@@ -555,14 +592,31 @@ impl Growing for Core {
         self.labels.lock().frees.push((start, end));
     }
 
-    fn reclaim(&self, live: LiveRanges<'_>, bytes: u64) -> Result<(), String> {
-        let Mode::Taken(space) = self.mode.lock().clone() else { return Ok(()) };
+    fn reclaim(
+        &self,
+        live: LiveRanges<'_>,
+        bytes: u64,
+        stops: &(dyn Fn() -> bool + Sync),
+    ) -> Result<u64, String> {
+        let Mode::Taken(space) = self.mode.lock().clone() else { return Ok(0) };
         let known = Known(Mutex::new(live));
-        let done = self.ask(space.reclaim(&known, bytes)).map_err(|e| e.to_string())?;
+        // What is dropped has changed nothing; a request that hangs is not waited for.
+        let stopped = async {
+            while !stops() {
+                tokio::time::sleep(HEARS).await;
+            }
+        };
+        let work = async {
+            tokio::select! {
+                done = space.reclaim(&known, bytes) => done,
+                () = stopped => Ok(Reclaimed::default()),
+            }
+        };
+        let done = self.ask(work).map_err(|e| e.to_string())?;
         if done.objects > 0 {
             tracing::debug!(?done, "objects are written anew");
         }
-        Ok(())
+        Ok(done.copied)
     }
 
     fn erase(&self) -> io::Result<bool> {
