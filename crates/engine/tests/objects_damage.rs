@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../objects/tests/rig/faults.rs"]
-#[allow(dead_code)]
-mod faults;
 mod rig;
 
 use cenote_engine::EngineOptions;
 use cenote_objects::Tunables;
+use cenote_teststore::faults::{FaultStore, Faults, Shared};
 use cenote_vdev::object;
-use faults::{FaultStore, Faults, Shared};
 use futures_util::TryStreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path as Name;
@@ -21,28 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 100_000;
-
-/// A small generator of random numbers (splitmix64).
-#[derive(Debug, Clone)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// The first object of the group that wrote the files.
 async fn object_of_files(store: &dyn ObjectStore, before: &[Name]) -> Name {

@@ -196,7 +196,7 @@ fn with(block: &Abd, (from, size): (usize, usize), bytes: &Abd) -> Option<Abd> {
     let end = from.checked_add(size)?;
     let rest = block.len().checked_sub(end)?;
     let all = [block.slice(0, from)?, bytes.slice(0, size)?, block.slice(end, rest)?];
-    Some(Abd::gang(all.into_iter().filter(|part| part.len() > 0).collect()))
+    Some(Abd::gang(all.into_iter().filter(|part| !part.is_empty()).collect()))
 }
 
 /// Whether `read` begins with the bytes of `right`, or has the first of them.
