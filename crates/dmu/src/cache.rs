@@ -64,7 +64,10 @@ impl ObjectCache {
         let generation = self.generation + 1;
         shared.newest.store(generation, SeqCst);
         for (number, dnode) in changed {
-            shared.micro_zaps.remove(number);
+            // Of what is no ZAP there is nothing, or nobody asks for it before it is one, and changed, again.
+            if dnode.is_none_or(|dnode| dnode.phys.kind.is_zap()) {
+                shared.micro_zaps.remove(number);
+            }
             match dnode {
                 Some(dnode) => shared.dnodes.insert(number, dnode.clone(), memory(dnode)),
                 None => shared.dnodes.remove(number),

@@ -8,7 +8,7 @@ use super::{Access, ArcStats, ENTRY, Lookups};
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::panicking;
@@ -18,6 +18,10 @@ const CHANCES: usize = 256;
 
 /// Entries for which the lists are held at once where there are many.
 const AT_ONCE: usize = 64;
+
+/// Tables that are gone, of which so many are known at most, and from which number on their entries are looked for.
+const MOST_DEAD: usize = 1 << 16;
+const MANY_DEAD: usize = 64;
 
 /// Nodes that are looked at while the lists are held.
 const SCANNED_AT_ONCE: usize = 4096;
@@ -36,6 +40,10 @@ pub struct ArcCache {
     /// The last number that a pool got, and how many tables there were.
     pools: AtomicU32,
     tables: AtomicU64,
+    /// Tables that are gone, by pool and number, whose objects may be left.
+    dead: Mutex<HashSet<(u32, u64)>>,
+    /// How much was put in, counted round and round.
+    puts: AtomicU32,
     /// It is not what it must be: it has nothing from now on, and takes nothing in.
     off: AtomicBool,
     pub(super) following: Following,
@@ -100,6 +108,8 @@ impl ArcCache {
             owners: Mutex::default(),
             pools: AtomicU32::new(0),
             tables: AtomicU64::new(0),
+            dead: Mutex::default(),
+            puts: AtomicU32::new(0),
             off: AtomicBool::new(false),
             following,
         }
@@ -177,7 +187,8 @@ impl ArcCache {
         if self.is_off() {
             return None;
         }
-        let Hit { value, used_up } = self.shard(name).get(name, metadata)?;
+        let puts = self.puts.load(Relaxed);
+        let Hit { value, used_up } = self.shard(name).get(name, metadata, puts)?;
         if used_up {
             self.uncache(name);
         }
@@ -216,6 +227,15 @@ impl ArcCache {
             return;
         }
         let shard = self.shard(&entry.name);
+        let since = self.puts.fetch_add(1, Relaxed);
+        let mut entry = entry;
+        if replaces && let Ok(size) = u32::try_from(entry.size) {
+            // What changes in place mostly takes what it took: the lists are not needed for that.
+            match shard.swap(&entry.name, entry.value, size) {
+                Ok(_former) => return,
+                Err(value) => entry.value = value,
+            }
+        }
         self.with_lists(|lists, gone| {
             self.apply_notes(lists, shard);
             let mut list = List::Recent;
@@ -237,7 +257,7 @@ impl ArcCache {
             self.make_room(lists, taken, gone);
             let Entry { name, value, metadata, access, .. } = entry;
             let at = lists.add(name, size, metadata, list);
-            let resident = Resident::new(value, at, list, access);
+            let resident = Resident::new((value, size), (at, since), list, access);
             let before = shard.entries.write().insert(name, resident);
             if before.is_some() {
                 broken(format_args!("ARC: {name:?} is there twice"));
@@ -374,12 +394,33 @@ impl ArcCache {
         self.forget_where(|name| name.pool == pool && name.kind != Kind::Object);
     }
 
-    /// Forgets what was unpacked for these readers of a pool.
+    /// Forgets what was unpacked for these readers of a pool, and what tables that are gone have left: objects of what was
+    /// unpacked.
     pub(crate) fn forget_views(&self, pool: u32, views: &[u64]) {
+        let dead = std::mem::take(&mut *self.dead.lock());
         self.forget_where(|name| {
-            let [.., view] = name.words;
-            name.pool == pool && name.kind == Kind::Unpacked && views.contains(&view)
+            let [table, .., view] = name.words;
+            match name.kind {
+                Kind::Block => false,
+                Kind::Unpacked => name.pool == pool && views.contains(&view),
+                Kind::Object => dead.contains(&(name.pool, table)),
+            }
         });
+    }
+
+    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or when their turn comes.
+    pub(super) fn buries(&self, pool: u32, table: u64) {
+        let mut dead = self.dead.lock();
+        if dead.len() < MOST_DEAD {
+            dead.insert((pool, table));
+        }
+    }
+
+    /// Forgets what tables that are gone have left, where there are many.
+    pub(super) fn tidy(&self) {
+        if self.dead.lock().len() >= MANY_DEAD {
+            self.forget_views(0, &[]);
+        }
     }
 
     fn forget_where(&self, is_meant: impl Fn(&Name) -> bool) {

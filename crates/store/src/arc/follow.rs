@@ -105,6 +105,8 @@ struct State {
 struct Look {
     now: Instant,
     bounds: Bounds,
+    /// Nobody chose the least size.
+    min_is_usual: bool,
     /// Bytes that the cache takes.
     taken: u64,
     /// Bytes available to the process; `None`: that cannot be found out.
@@ -119,8 +121,12 @@ struct Look {
 impl State {
     /// The budget from now on.
     fn budget(&mut self, look: &Look) -> u64 {
-        let Bounds { min, max } = look.bounds;
+        let Bounds { mut min, max } = look.bounds;
         let mut budget = max;
+        if let Some(available) = look.available.filter(|_| look.min_is_usual) {
+            // A limit may be lower by now than the memory that the bounds go by.
+            min = min.min(look.taken.saturating_add(available) / 2);
+        }
         (self.followed.need_free, self.followed.sys_free) = (0, look.reserve);
         if let Some(available) = look.available {
             let reserve = look.reserve;
@@ -188,8 +194,9 @@ impl ArcCache {
         self.following.by_memory.store(true, Relaxed);
         let (before, after) = self.take_size(places.memory().available, pressed);
         // What other pools or readers have left goes as well.
+        self.tidy();
         let compacted = self.compact();
-        if compacted || before.saturating_sub(after) >= WORTH_GIVING_BACK {
+        if compacted || pressed || before.saturating_sub(after) >= WORTH_GIVING_BACK {
             memory::give_back();
         } else {
             memory::decay();
@@ -202,7 +209,8 @@ impl ArcCache {
         let (taken, budget) = self.taken_of();
         let (bounds, now, reserve) = (self.following.bounds(), Instant::now(), reserve());
         let plenty = memory::usable_memory().map_or(u64::MAX, |all| all / 2);
-        let look = Look { now, bounds, taken, available, reserve, plenty, pressed };
+        let min_is_usual = self.following.given.is_none() && ARC_MIN.get() == 0;
+        let look = Look { now, bounds, min_is_usual, taken, available, reserve, plenty, pressed };
         let want = self.following.state.lock().budget(&look);
         if want != budget {
             self.resize(want);
@@ -255,7 +263,8 @@ mod tests {
         let available = Some(available * MIB);
         let (taken, reserve) = (taken * MIB, 100 * MIB);
         let (now, plenty, pressed) = (Instant::now(), 8 * 1024 * MIB, false);
-        Look { now, bounds, taken, available, reserve, plenty, pressed }
+        let min_is_usual = false;
+        Look { now, bounds, min_is_usual, taken, available, reserve, plenty, pressed }
     }
 
     #[test]
@@ -310,6 +319,9 @@ mod tests {
         // It never goes below the least.
         let least = Look { pressed: true, ..look(33, 5000) };
         assert_eq!(state.budget(&least) / MIB, 32);
+        // Unless the memory that there is has become less than that took for granted.
+        let lowered = Look { min_is_usual: true, ..look(20, 10) };
+        assert_eq!(state.budget(&lowered) / MIB, 15);
     }
 
     /// A system of files, with the process in a group that may take 1 GiB.

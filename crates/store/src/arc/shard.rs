@@ -2,7 +2,7 @@
 
 use super::Access;
 use super::lists::List;
-use super::name::{Name, Value};
+use super::name::{Kind, Name, Value};
 use super::noted::Noted;
 use ahash::RandomState;
 use parking_lot::RwLock;
@@ -12,11 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 /// How many tables there are: many more than threads.
 pub(crate) const SHARDS: usize = 64;
 
+/// A block that is unpacked, and an object, is asked for again and again while one pass goes over what it has: one that was asked for
+/// before so many others were put in was used once.
+const ONE_USE: u32 = 64;
+
 /// An entry that is there.
 pub(super) struct Resident {
     pub value: Value,
+    /// Bytes of the value.
+    pub size: u32,
     /// Its node.
     pub at: u32,
+    /// How much had been put into the cache before.
+    since: u32,
     /// A reader found it since it was put where it is.
     pub touched: AtomicBool,
     /// Why it came, until a reader wants it: see [`Unread`].
@@ -35,10 +43,17 @@ fn unread(access: Access) -> u8 {
 }
 
 impl Resident {
-    pub fn new(value: Value, at: u32, list: List, access: Access) -> Resident {
+    pub fn new(
+        (value, size): (Value, u32),
+        (at, since): (u32, u32),
+        list: List,
+        access: Access,
+    ) -> Resident {
         Resident {
             value,
+            size,
             at,
+            since,
             touched: AtomicBool::new(false),
             unread: AtomicU8::new(unread(access)),
             list: AtomicU8::new(list as u8),
@@ -80,8 +95,9 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Finds an entry for a reader. It is counted as a lookup of `metadata` or data, if that is said.
-    pub fn get(&self, name: &Name, metadata: Option<bool>) -> Option<Hit> {
+    /// Finds an entry for a reader, when `puts` entries were put into the cache so far. It is counted as a lookup of `metadata` or data, if that is
+    /// said.
+    pub fn get(&self, name: &Name, metadata: Option<bool>, puts: u32) -> Option<Hit> {
         let entries = self.entries.read();
         let Some(entry) = entries.get(name) else {
             if let Some(metadata) = metadata {
@@ -102,6 +118,7 @@ impl Shard {
         };
         // One that is frequent already is moved when its turn comes.
         if unread == 0
+            && !(name.kind != Kind::Block && puts.wrapping_sub(entry.since) < ONE_USE)
             && list != List::Uncached as u8
             && !entry.touched.load(Relaxed)
             && !entry.touched.swap(true, Relaxed)
@@ -110,6 +127,19 @@ impl Shard {
             self.noted.note(entry.at);
         }
         Some(Hit { value, used_up: unread == unread_once() })
+    }
+
+    /// Puts a value in the place of one of the same size. The former one; or the new one, where there is none of that size.
+    pub fn swap(&self, name: &Name, value: Value, size: u32) -> Result<Value, Value> {
+        let mut entries = self.entries.write();
+        match entries.get_mut(name).filter(|entry| entry.size == size) {
+            Some(entry) => {
+                entry.touched.store(true, Relaxed);
+                entry.unread.store(0, Relaxed);
+                Ok(std::mem::replace(&mut entry.value, value))
+            }
+            None => Err(value),
+        }
     }
 
     /// Gives back places of the table that entries have left.

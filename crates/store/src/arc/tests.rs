@@ -401,3 +401,53 @@ fn check_sizes(arc: &ArcCache) {
     let s = arc.stats();
     assert!(s.taken() <= s.c, "{s:?}");
 }
+
+/// A pass over many blocks of dnodes asks for each of them again and again while it is there: that is one use.
+#[test]
+fn a_scan_of_what_is_decoded_does_not_push_out_the_working_set() {
+    let arc = for_blocks(100);
+    for n in (0..40).cycle().take(120) {
+        read(&arc, n);
+    }
+    let unpacked = |n| Name::unpacked(POOL, &Key { dva0: 2, dva1: n, birth: 7 }, 0);
+    for n in 0..5000 {
+        arc.insert(unpacked(n), data(n, BLOCK), true, Access::Demand);
+        for _ in 0..32 {
+            assert!(arc.get(&unpacked(n), None).is_some());
+        }
+    }
+    let kept = (0..40).filter(|n| arc.contains(&name(*n))).count();
+    assert_eq!(kept, 40);
+    // What is asked for later as well is used.
+    let again = unpacked(4990);
+    for n in 6000..6080 {
+        arc.insert(unpacked(n), data(n, 16), true, Access::Demand);
+    }
+    assert!(arc.get(&again, None).is_some());
+    for n in 7000..12_000 {
+        read(&arc, n);
+    }
+    assert!(arc.contains(&again));
+    check(&arc);
+}
+
+/// What tables that are gone have left goes with the next key that is unloaded.
+#[test]
+fn what_was_decoded_does_not_outlive_its_key() {
+    let arc = ArcCache::new(1 << 20);
+    let tables = [0; 3].map(|_| Table::<u64>::new(arc.clone(), POOL));
+    for (n, table) in tables.iter().enumerate().take(2) {
+        (0..10).for_each(|number| table.insert(number, Arc::new(n as u64), 100));
+        // In the place of the former one, and of another size.
+        table.insert(3, Arc::new(30), 100);
+        table.insert(4, Arc::new(40), 200);
+        assert_eq!((*table.get(3).unwrap(), *table.get(4).unwrap()), (30, 40));
+    }
+    assert_eq!(arc.stats().objects.count, 20);
+    let [gone, stays, unused] = tables;
+    drop((gone, unused));
+    arc.forget_views(POOL, &[]);
+    assert_eq!(arc.stats().objects.count, 10);
+    assert_eq!(stays.get(5).as_deref(), Some(&1));
+    check(&arc);
+}
