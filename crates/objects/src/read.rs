@@ -279,7 +279,16 @@ impl Space {
         let requests = &self.shared.requests;
         let start = parts.first().map_or(0, |part| part.0);
         let end = parts.iter().map(|(offset, length, _)| offset + length).max().unwrap_or(start);
-        let bytes = requests.range(&entry.id.path(&requests.prefix), start..end, class).await;
+        let path = entry.id.path(&requests.prefix);
+        let bytes = requests.range(&path, start..end, class).await;
+        let is_cut = bytes.as_ref().is_err_and(|error| error.cause() == Some(Cause::Cut));
+        if is_cut && parts.len() > 1 {
+            // Only what lies behind the end of the object is lost.
+            let one = async |(offset, length, n): Part| {
+                (n, requests.range(&path, offset..offset + length, class).await)
+            };
+            return join_all(parts.into_iter().map(one)).await;
+        }
         let part = |(offset, length, n): Part| {
             let from = (offset - start) as usize;
             (n, bytes.clone().map(|bytes| bytes.slice(from..from + length as usize)))
