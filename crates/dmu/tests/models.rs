@@ -57,7 +57,10 @@ mod sync {
 }
 
 mod dnode {
+    use cenote_format::dmu::DmuType;
+
     pub(crate) struct Phys {
+        pub kind: DmuType,
         pub pointers: Vec<u64>,
         pub bonus: Vec<u8>,
         pub rest: Vec<u8>,
@@ -85,6 +88,7 @@ mod zap {
 mod cache;
 
 use cache::ObjectCache;
+use cenote_format::dmu::DmuType;
 use dnode::{Dnode, Phys};
 use shuttle::thread;
 use std::sync::Arc;
@@ -95,7 +99,12 @@ const OBJECT: u64 = 7;
 
 fn dnode(generation: u64) -> Arc<Dnode> {
     Arc::new(Dnode {
-        phys: Phys { pointers: Vec::new(), bonus: Vec::new(), rest: Vec::new() },
+        phys: Phys {
+            kind: DmuType::DIRECTORY_CONTENTS,
+            pointers: Vec::new(),
+            bonus: Vec::new(),
+            rest: Vec::new(),
+        },
         generation,
     })
 }

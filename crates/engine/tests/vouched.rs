@@ -516,6 +516,41 @@ fn injected_errors_make_no_copy_wrong() {
     done(engine, &rig);
 }
 
+/// Errors that are injected into reads do not decide that of two copies which satisfy the pointer one is wrong.
+#[test]
+fn injected_errors_settle_no_dispute() {
+    for (line, ashift, names) in
+        [("mirror a b", 12, &["a", "b"][..]), ("raidz1 a b c", 9, &["a", "b", "c"][..])]
+    {
+        let rig = made(line, ashift);
+        let planted = plant(&rig, names, &[1], all);
+        let engine = rig.import();
+        let store = engine.pool().store().clone();
+        let blocks = protected(&engine.pool()).into_iter().filter(|(bp, _)| bp.level() == 0);
+        let objects: HashSet<_> = blocks.map(|(_, at)| (at.objset, at.object)).collect();
+        for (objset, object) in objects {
+            for error in [DataError::Checksum, DataError::Io] {
+                let place = Place::Blocks { objset, object, level: 0, blkids: 0..=u64::MAX };
+                store.inject(DataHandler::new(error, place, 0, u32::MAX / 2));
+            }
+        }
+        let found: u64 = (0..6).map(|_| scrubbed(&engine).errors).sum();
+        assert!(found > 0, "{line}: nothing is injected");
+        for one in planted.iter().filter(|one| one.level == 0) {
+            assert!(one.is(&rig, one.now), "{line}");
+        }
+        drop(store);
+        engine.export(false).unwrap();
+        drop(engine);
+        let engine = rig.import();
+        load(&engine.pool());
+        read_all(&engine);
+        assert_eq!(scrubbed(&engine).errors, 0, "{line}");
+        all_mended(&planted, &rig);
+        done(engine, &rig);
+    }
+}
+
 /// Garbage is on one side, a wrong block that satisfies its pointer on the second, and the right one on the third: reads and scrubs write
 /// nothing but that.
 #[test]
