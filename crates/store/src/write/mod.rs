@@ -68,8 +68,9 @@ use rayon::prelude::*;
 
 use crate::alloc::{AllocError, Allocator, Class};
 use crate::arc::Key;
+use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
-use crate::keys::{LoadedKey, PLAIN, View};
+use crate::keys::LoadedKey;
 use crate::pipeline::Store;
 use crate::tunables;
 use dedup::Tables;
