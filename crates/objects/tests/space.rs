@@ -171,11 +171,11 @@ async fn reads_of_neighbours_are_one_request_and_a_hanging_one_is_asked_twice() 
     let (a, b, c, ()) = tokio::join!(read(0), read(1), read(2), heals);
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    store.set(Faults { hung: 50, late: Duration::from_secs(1), ..Faults::NONE });
-    for _ in 0..20 {
+    store.set(Faults { hung: 25, late: Duration::from_secs(1), ..Faults::NONE });
+    for _ in 0..40 {
         assert!(space.read(&blocks[..1], Class::Sync).await.remove(0).is_ok());
     }
-    assert!(space.figures().hedges > 3);
+    assert!(space.figures().hedges > 1);
 }
 
 #[tokio::test(start_paused = true)]
