@@ -228,11 +228,11 @@ fn reads_mend(line: &str, ashift: u64, names: &[&'static str]) {
     assert!(planted.len() > FILES as usize);
     let engine = rig.import();
     load(&engine.pool());
-    // Copies are read by turns, and what a view found is mended a moment later.
+    // A side is chosen by the place of a block: some wrong copies are never read. What a view found is mended a moment later.
     let is_whole = |_| {
         read_all(&engine);
         std::thread::sleep(Duration::from_millis(20));
-        planted.iter().filter(|one| one.is(&rig, one.was)).count() * 2 > planted.len()
+        planted.iter().filter(|one| one.is(&rig, one.was)).count() * 4 > planted.len()
     };
     assert!((0..200).any(is_whole), "{line}");
     let found = errors(&engine);
