@@ -513,7 +513,7 @@ fn what_is_left_of_a_pool_is_deleted() {
     assert!(server.names().len() > 1);
     host.run(&format!("zpool labelclear -f {device}")).ok();
     assert_eq!(server.names(), [""; 0]);
-    // Its root is damaged, or gone to something that is none.
+    // The pool's root is damaged; then another file has the root's name.
     host.run(&create).ok();
     let mut copy = server.copy();
     host.run(&format!("zpool labelclear -f {device}")).fails(1);
@@ -533,7 +533,7 @@ fn what_is_left_of_a_pool_is_deleted() {
     assert_eq!(server.names(), ["tank/commit"]);
 }
 
-/// What somebody else's disk says of a store by network is asked of nobody.
+/// A label names a store by network: an import sends that store no request.
 #[test]
 fn a_label_has_no_store_asked() {
     let (server, host) = (Server::new(), Host::new());

@@ -314,8 +314,8 @@ impl Dsl {
         self.objset(d.ds_obj, &d.ds)
     }
 
-    /// Opens the object set to follow its pointers ([`Store::without_keys`](cenote_store::Store::without_keys)): without its key, and kept for
-    /// nobody else. Nothing is mapped, as this may be an old view of the pool, in which numbers are those of other datasets.
+    /// Opens the object set to follow its pointers ([`Store::without_keys`](cenote_store::Store::without_keys)): without its key. The object
+    /// set is not kept for other callers, and no key is mapped: this may be an old view of the pool, in which numbers belong to other datasets.
     ///
     /// # Errors
     /// As of [`Dsl::open_objset`].

@@ -2,7 +2,7 @@
 //!
 //! After each group a thread has the device look for such objects ([`cenote_vdev::Growing::reclaim`]) and tells it what is allocated on disk. The next
 //! group puts the new objects in the place of the old ones; block pointers stay as they are. As long as much was copied the thread asks for
-//! that group, so that a pool which nobody writes to any more is reclaimed as well. It ends within a moment when it is to.
+//! that group, so that a pool without writers is reclaimed as well. The thread ends within a moment after it is told to end.
 
 use super::{Engine, Shared};
 use cenote_store::alloc::{Addresses, Dead};

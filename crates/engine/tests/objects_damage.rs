@@ -87,7 +87,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// After much was deleted nobody writes: what is thin is written anew all the same, and what was garbage is deleted in time.
+/// A pool rests after many files were deleted: thin objects are written anew all the same, and garbage is deleted in time.
 #[test]
 fn a_pool_that_rests_is_reclaimed() {
     let name = "test://rests";

@@ -19,7 +19,7 @@ use crate::frame::{self, Kind};
 use crate::head::{self, Head};
 use crate::id::{EPOCHS, Id};
 use crate::requests::{Requests, unique};
-use crate::root::{Root, Tail, Totals};
+use crate::root::{Root, Totals};
 use crate::space::Space;
 use crate::tunables::Tunables;
 
@@ -154,20 +154,7 @@ impl Wreck {
     pub async fn erase(&mut self, host: &str) -> Result<u64> {
         let root = match &self.root {
             Some(root) => emptied(root, host)?,
-            None => Root {
-                guid: unique()?,
-                sequence: 0,
-                host: host.into(),
-                mark: unique()?,
-                group: 0,
-                next: 0,
-                tails: vec![Tail { epoch: EPOCHS - 2, counter: 0, loose: Vec::new() }],
-                totals: Totals::default(),
-                directory: None,
-                logs: Vec::new(),
-                inline: Vec::new(),
-                payload: Vec::new(),
-            },
+            None => Root::first((unique()?, unique()?), host, EPOCHS - 2, &[]),
         };
         self.head.replace(&self.requests, &root.encode().into()).await?;
         self.root = Some(root);

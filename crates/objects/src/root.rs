@@ -61,6 +61,25 @@ pub struct Root {
 }
 
 impl Root {
+    /// The first root of an empty space, whose names begin in `epoch`. `numbers`: the guid and the mark.
+    pub(crate) fn first(numbers: (u64, u64), host: &str, epoch: u32, payload: &[u8]) -> Root {
+        let (guid, mark) = numbers;
+        Root {
+            guid,
+            sequence: 0,
+            host: host.into(),
+            mark,
+            group: 0,
+            next: 0,
+            tails: vec![Tail { epoch, counter: 0, loose: Vec::new() }],
+            totals: Totals::default(),
+            directory: None,
+            logs: Vec::new(),
+            inline: Vec::new(),
+            payload: payload.into(),
+        }
+    }
+
     /// The import that wrote it.
     pub fn epoch(&self) -> u32 {
         self.tails.first().map_or(0, |tail| tail.epoch)

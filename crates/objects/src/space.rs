@@ -218,20 +218,7 @@ impl Space {
         }
         // Requests for an older pool with this prefix may still arrive: its names are not used again.
         let first = 1 + (unique()? % u64::from(EPOCHS / 2)) as u32;
-        let root = Root {
-            guid: unique()?,
-            sequence: 0,
-            host: host.into(),
-            mark: unique()?,
-            group: 0,
-            next: 0,
-            tails: vec![Tail { epoch: first, counter: 0, loose: Vec::new() }],
-            totals: Totals::default(),
-            directory: None,
-            logs: Vec::new(),
-            inline: Vec::new(),
-            payload: payload.into(),
-        };
+        let root = Root::first((unique()?, unique()?), host, first, payload);
         let head = Head::create(&requests, root.encode().into()).await?;
         let index = Index::new(limits(&requests.tunables));
         Ok(Self::new(requests, head, root, index))

@@ -76,6 +76,7 @@ pub mod version;
 pub use discover::{Candidate, discover};
 pub use error::ImportError;
 pub use import::ImportOptions;
+pub use names::DEFAULT_DIRS;
 pub use rewind::Rewind;
 pub use status::{ImportReport, PoolStatus};
 

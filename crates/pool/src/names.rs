@@ -8,8 +8,8 @@ use cenote_format::nvlist::NvList;
 use cenote_vdev::look;
 use std::path::Path;
 
-/// Where OpenZFS looks when it is not told where to.
-pub(crate) const DEFAULT_DIRS: [&str; 9] = [
+/// Where OpenZFS looks for devices, and for names that are not paths, when it is not told where to.
+pub const DEFAULT_DIRS: [&str; 9] = [
     "/dev/disk/by-vdev",
     "/dev/mapper",
     "/dev/disk/by-partlabel",

@@ -20,7 +20,7 @@ pub struct ScanKeys(Mutex<Keys>);
 struct Keys {
     /// By object sets.
     of: HashMap<u64, Arc<LoadedKey>>,
-    /// By objects of keys; with their guids, as the object of a destroyed key may be given to another.
+    /// By objects of keys. One is found by its guid as well ([`ScanKeys::known`]): the object of a destroyed key may be given to another.
     by_object: HashMap<u64, Arc<LoadedKey>>,
 }
 

@@ -5,8 +5,7 @@
 //! as a spare, or through a loop device that is mounted.
 
 use super::devices::LeafKind;
-use super::found::{Found, Leaf};
-use super::layout::Role;
+use super::found::{Found, Leaf, Role};
 use super::probe;
 use super::{Class, CreateError, CreateSpec, Imported, Redundancy, VdevSpec};
 use cenote_format::features::{Feature, OBJECT_VDEV};

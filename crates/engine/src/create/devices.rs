@@ -1,9 +1,9 @@
 //! The devices that a pool will be made of: what they are, their sizes and sectors.
 
-use super::layout::not_found;
 use super::loops::{self, LoopUser};
 use super::{CreateError, Layout};
 use crate::tunables;
+use cenote_pool::DEFAULT_DIRS;
 use cenote_pool::devices::patiently;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::{is_object, name_of, spelled};
@@ -85,21 +85,37 @@ pub trait OpenDevices {
     }
 }
 
+/// Why an argument names no device, in the words of `zpool`.
+pub(super) fn not_found(name: &Path, error: &io::Error) -> CreateError {
+    let shown = name.display();
+    CreateError::Spec(match error.kind() {
+        // A name that cannot be one may have credentials: it is not repeated.
+        io::ErrorKind::InvalidInput if is_object(name) => {
+            format!("cannot use an object store: {error}")
+        }
+        _ if is_object(name) => format!("cannot open '{shown}': {}", words(error)),
+        io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
+        io::ErrorKind::NotFound => format!(
+            "cannot open '{shown}': no such device in /dev\n\
+             must be a full path or shorthand device name"
+        ),
+        io::ErrorKind::InvalidInput => {
+            format!("cannot use '{shown}': must be a block device or regular file")
+        }
+        _ => format!("cannot open '{shown}': {}", words(error)),
+    })
+}
+
+/// What the system says of an error, without its number.
+pub(super) fn words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(n) => nix::errno::Errno::from_raw(n).desc().to_string(),
+        None => error.to_string(),
+    }
+}
+
 /// The files and block devices of this system.
 pub struct SystemDevices;
-
-/// Where names that are not paths are looked for, as OpenZFS does.
-const DIRECTORIES: [&str; 9] = [
-    "/dev/disk/by-vdev",
-    "/dev/mapper",
-    "/dev/disk/by-partlabel",
-    "/dev/disk/by-partuuid",
-    "/dev/disk/by-label",
-    "/dev/disk/by-uuid",
-    "/dev/disk/by-id",
-    "/dev/disk/by-path",
-    "/dev",
-];
 
 impl OpenDevices for SystemDevices {
     fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
@@ -116,7 +132,7 @@ impl OpenDevices for SystemDevices {
         let path = if name.is_absolute() {
             name.to_path_buf()
         } else {
-            let places = DIRECTORIES.iter().map(|d| Path::new(d).join(name));
+            let places = DEFAULT_DIRS.iter().map(|d| Path::new(d).join(name));
             places.into_iter().find(|p| p.exists()).ok_or(io::ErrorKind::NotFound)?
         };
         let meta = path.metadata()?;

@@ -6,6 +6,15 @@ use super::VdevSpec;
 use super::devices::Opened;
 use std::path::PathBuf;
 
+/// What new devices become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Top-level vdevs, spares and cache devices.
+    New,
+    /// A part of a vdev that the pool has.
+    Joins,
+}
+
 /// One device that was asked for.
 pub(super) struct Leaf {
     /// Its full path.

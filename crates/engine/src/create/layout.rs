@@ -5,8 +5,8 @@
 //! no `ashift` was asked for, the top-level vdev takes that of the physical sectors instead, up to
 //! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
-use super::devices::{LeafKind, OpenDevices};
-use super::found::{Found, Leaf};
+use super::devices::{LeafKind, OpenDevices, not_found, words};
+use super::found::{Found, Leaf, Role};
 use super::populate::random;
 use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use super::{check, draid};
@@ -18,7 +18,6 @@ use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
 use cenote_pool::config_write::PoolConfig;
-use cenote_vdev::object::is_object;
 use cenote_vdev::{
     Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
 };
@@ -141,15 +140,6 @@ impl Prepared {
     }
 }
 
-/// What new devices become.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Top-level vdevs, spares and cache devices.
-    New,
-    /// A part of a vdev that the pool has.
-    Joins,
-}
-
 /// See [`super::prepare`].
 pub(super) fn prepare(spec: &CreateSpec<'_>, role: Role) -> Result<Prepared, CreateError> {
     if spec.ashift != 0 && !ASHIFTS.contains(&spec.ashift) {
@@ -219,35 +209,6 @@ fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
         return Err(CreateError::spec(format!("{name} supports no more than {most} devices")));
     }
     Ok(())
-}
-
-/// Why an argument names no device, in the words of `zpool`.
-pub(super) fn not_found(name: &Path, error: &io::Error) -> CreateError {
-    let shown = name.display();
-    CreateError::Spec(match error.kind() {
-        // A name that cannot be one may have credentials: it is not repeated.
-        io::ErrorKind::InvalidInput if is_object(name) => {
-            format!("cannot use an object store: {error}")
-        }
-        _ if is_object(name) => format!("cannot open '{shown}': {}", words(error)),
-        io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
-        io::ErrorKind::NotFound => format!(
-            "cannot open '{shown}': no such device in /dev\n\
-             must be a full path or shorthand device name"
-        ),
-        io::ErrorKind::InvalidInput => {
-            format!("cannot use '{shown}': must be a block device or regular file")
-        }
-        _ => format!("cannot open '{shown}': {}", words(error)),
-    })
-}
-
-/// What the system says of an error, without its number.
-fn words(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(n) => nix::errno::Errno::from_raw(n).desc().to_string(),
-        None => error.to_string(),
-    }
 }
 
 /// Opens all for writing and makes the config.

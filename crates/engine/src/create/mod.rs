@@ -46,7 +46,7 @@ pub(crate) use check::what_is_on;
 pub use check::{check_features, with_needed};
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
-use layout::Role;
+use found::Role;
 pub use layout::{NewDevice, Prepared};
 pub(crate) use layout::{leaf_label, spare_label, write_label};
 pub use loops::LoopUser;

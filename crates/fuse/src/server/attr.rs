@@ -30,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// The list that says which users may do what, and so changes the permission bits.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-/// The list that the kernel does not know, and so asks nobody's permission to change; the mode follows it.
+/// The NFSv4 list. The kernel does not know it, and checks no permission before a change. The mode follows the list.
 const NFS4_ACL: &[u8] = b"system.nfs4_acl_xdr";
 
 /// Answers a request for an extended attribute or a list of them.
@@ -49,7 +49,7 @@ fn may_chown(who: Caller, target: &Target<'_>) -> bool {
     target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
 }
 
-/// Only the owner of a file, and who has `CAP_FOWNER`, changes its list, whatever that says.
+/// Only the owner of a file and a caller with `CAP_FOWNER` change its NFSv4 list. What the list allows does not count.
 fn check_owner(who: Caller, target: &Target<'_>) -> Result<(), Errno> {
     if may_chown(who, target) { Ok(()) } else { Err(Errno::PERM) }
 }

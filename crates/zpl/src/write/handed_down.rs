@@ -22,6 +22,7 @@ use super::{AclInherit, AclMode};
 use crate::Result;
 use crate::bits::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use cenote_format::acl::{Ace, flag, kind};
+use cenote_format::invariant::broken;
 
 /// The flags that say how an entry is handed down, and that it was (`ALL_INHERIT`).
 const ALL_INHERIT: u16 = flag::FILE_INHERIT
@@ -111,10 +112,12 @@ fn taken_over(list: &[Ace], asked: u64, how: AclInherit) -> (Vec<Ace>, bool) {
 /// group and everyone stays what is handed down. `trims`: the others allow no more than the mode allows the group.
 fn with_mode(list: Vec<Ace>, mode: u64, (splits, trims): (bool, bool)) -> Vec<Ace> {
     let is_dir = mode & S_IFMT == S_IFDIR;
-    let mut entries = of_mode(mode);
+    let own = of_mode(mode);
     // Owner, group and everyone come last; what denies comes first.
-    let last = entries.split_off(entries.len().saturating_sub(3));
-    let group = last.get(1).map_or(0, |ace| ace.mask);
+    let Some((denies, last @ [_, group, _])) = own.split_last_chunk() else {
+        broken(format_args!("the list of mode {mode:o} has {} entries", own.len()))
+    };
+    let mut entries = denies.to_vec();
     for mut ace in list {
         let by = flag::FILE_INHERIT | flag::DIRECTORY_INHERIT;
         if splits && matches!(ace.about(), flag::OWNER | flag::OWNING_GROUP | flag::EVERYONE) {
@@ -124,11 +127,11 @@ fn with_mode(list: Vec<Ace>, mode: u64, (splits, trims): (bool, bool)) -> Vec<Ac
             ace.flags |= flag::INHERIT_ONLY;
         }
         if trims && ace.kind == kind::ALLOWED && ace.flags & flag::INHERIT_ONLY == 0 {
-            ace.mask &= group;
+            ace.mask &= group.mask;
         }
         entries.push(ace);
     }
-    entries.extend(last);
+    entries.extend(*last);
     entries
 }
 

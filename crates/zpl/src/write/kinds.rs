@@ -15,13 +15,11 @@ impl NodeMut {
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(missing());
         }
-        let stays_old = cx.has_old_nodes();
-        let (dnode, _) = cx.os.dnode_with_spill(ino)?;
-        match dnode.bonus_kind {
-            DmuType::SA => NodeMut::load_attributes(cx, ino),
-            DmuType::ZNODE if stays_old => legacy::load_as_it_is(cx, ino),
-            DmuType::ZNODE => legacy::load(cx, ino),
-            _ => Err(missing()),
+        match NodeMut::load_attributes(cx, ino)? {
+            Ok(node) => Ok(node),
+            Err(DmuType::ZNODE) if cx.has_old_nodes() => legacy::load_as_it_is(cx, ino),
+            Err(DmuType::ZNODE) => legacy::load(cx, ino),
+            Err(_) => Err(missing()),
         }
     }
 

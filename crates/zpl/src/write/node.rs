@@ -93,9 +93,15 @@ impl NodeMut {
         NodeMut { data, fields, ..NodeMut::empty(ino) }
     }
 
-    /// Reads the system attributes of `ino`.
-    pub(super) fn load_attributes(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
+    /// Reads the system attributes of `ino`; the type of its bonus buffer, where these are something else.
+    pub(super) fn load_attributes(
+        cx: &mut Cx<'_>,
+        ino: u64,
+    ) -> Result<std::result::Result<NodeMut, DmuType>> {
         let (dnode, has_spill) = cx.os.dnode_with_spill(ino)?;
+        if dnode.bonus_kind != DmuType::SA {
+            return Ok(Err(dnode.bonus_kind));
+        }
         let mut node = NodeMut::empty(ino);
         node.take(&cx.registry, &dnode.bonus)?;
         (node.split, node.bonus) = (node.fields.len(), node.data.len());
@@ -103,7 +109,7 @@ impl NodeMut {
             node.take(&cx.registry, &spill)?;
         }
         node.reshaped = false;
-        Ok(node)
+        Ok(Ok(node))
     }
 
     /// Takes in the values of a buffer.

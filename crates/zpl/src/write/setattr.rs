@@ -160,14 +160,15 @@ fn check_quota(cx: &mut Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
     super::quota::check_new(cx, uid, gid, projid)
 }
 
-/// Applies all of `set`.
-fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
+/// Applies all of `set`. Also the mode of before.
+fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<(u64, Attr)> {
     let node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
     check_list(cx, &node, set)?;
     check_quota(cx, &node, set)?;
-    apply_to(cx, node, set, Owners::of(set))
+    let old = node.mode(cx)?;
+    Ok((old, apply_to(cx, node, set, Owners::of(set))?))
 }
 
 /// As [`apply`], what was allowed when it was logged; owner and group are those beside `set`.
@@ -294,8 +295,7 @@ impl FileSystem {
         let cost = Cost { write: 64 << 10, objects: 0, frees: set.size.is_some() };
         self.change(cost, |cx| {
             cx.os.note_freed(freed);
-            let old = NodeMut::load(cx, ino)?.mode(cx)?;
-            let attr = apply(cx, ino, set)?;
+            let (old, attr) = apply(cx, ino, set)?;
             log(cx, ino, set, (old, &attr))?;
             Ok(attr)
         })
