@@ -279,7 +279,7 @@ fn descriptors() -> usize {
     (&raw const DESCRIPTORS) as usize
 }
 
-/// Waits for descriptors. They are those of this process, by which a runtime wakes its threads ([`write`]): none of them becomes ready by
+/// Waits for descriptors. They are those of this process, by which a runtime wakes its threads ([`write()`]): none of them becomes ready by
 /// itself.
 #[unsafe(no_mangle)]
 extern "C" fn epoll_wait(
