@@ -148,10 +148,13 @@ fn figures_count_what_is_done() {
         assert_eq!(n(&all, what), sum);
     }
     assert_eq!(
-        n(&all, "compressed_size"),
+        n(&all, "compressed_size") + n(&all, "overhead_size") + n(&all, "dnode_size"),
         n(&all, "mru_size") + n(&all, "mfu_size") + n(&all, "uncached_size")
     );
-    assert!(n(&all, "size") <= n(&all, "c") + n(&all, "overhead_size"));
+    let of_all = ["compressed_size", "overhead_size", "dnode_size", "hdr_size"];
+    assert_eq!(n(&all, "size"), of_all.iter().map(|name| n(&all, name)).sum::<u64>());
+    assert!(n(&all, "size") <= n(&all, "c") && n(&all, "c") <= n(&all, "c_max"));
+    assert!(n(&all, "c_min") <= n(&all, "c") && n(&all, "dnode_size") > 0);
     assert!(n(&all, "memory_all_bytes") > n(&all, "memory_free_bytes"));
 
     // Of the devices the same as "zpool iostat" knows.

@@ -38,6 +38,7 @@ use crate::tunables::startup;
 use crate::zed::Zed;
 use cenote_command::{Caller, Cancel, Rights};
 use cenote_fuse::agent::{Channel, Remote};
+use cenote_store::arc::follow;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
@@ -229,6 +230,7 @@ pub fn serve(place: &Place, import: Import, run: RunCommand) -> io::Result<bool>
         signal_hook::low_level::pipe::register(signal, handlers)?;
         signals.push(ours);
     }
+    follow::start();
     let daemon = Arc::new(Daemon {
         run,
         pools: Arc::new(PoolTable::of_daemon()),

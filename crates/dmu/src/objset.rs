@@ -90,7 +90,7 @@ impl ObjectSet {
                 .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?;
             (phys, block.order)
         };
-        let cache = ObjectCache::new();
+        let cache = ObjectCache::new(&store);
         let this = ObjectSet { store, id, root: bp, order, phys, as_of, cache };
         this.meta().check()?;
         Ok(Arc::new(this))
@@ -123,7 +123,7 @@ impl ObjectSet {
 
     /// The object set as a sync has left it, at `root`, which was just written: nothing is read.
     pub(crate) fn synced(&self, root: BlockPointer, phys: ObjsetPhys) -> Arc<ObjectSet> {
-        let cache = ObjectCache::new();
+        let cache = ObjectCache::new(&self.store);
         let (store, id, order) = (self.store.clone(), self.id, ByteOrder::Little);
         let as_of = group_of(id, &root);
         Arc::new(ObjectSet { store, id, root, order, phys, as_of, cache })
@@ -138,7 +138,8 @@ impl ObjectSet {
     ) -> Arc<ObjectSet> {
         // Accounting objects do not go by their numbers here.
         let kept = |n: u64, dnode| Some(dnode).filter(|_| n < PROJECT_USED).flatten();
-        let cache = self.cache.next(written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
+        let cache =
+            self.cache.next(&self.store, written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
         let ObjectSet { store, id, root, order, phys, as_of, .. } = synced;
         let (store, phys, as_of) = (store.clone(), phys.clone(), *as_of);
         Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, as_of, cache })

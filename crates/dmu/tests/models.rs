@@ -10,13 +10,7 @@ mod sync {
     use shuttle::sync as shuttled;
     pub(crate) use shuttled::atomic::{AtomicU64, Ordering::SeqCst};
     use std::collections::HashMap;
-    use std::hash::Hash;
-    use std::marker::PhantomData;
-
-    /// What `quick_cache` asks for.
-    pub(crate) trait Weighter<K, V> {
-        fn weight(&self, key: &K, value: &V) -> u64;
-    }
+    use std::sync::Arc;
 
     /// `parking_lot`'s.
     pub(crate) struct RwLock<T>(shuttled::RwLock<T>);
@@ -35,32 +29,41 @@ mod sync {
         }
     }
 
-    /// `quick_cache`'s: each call takes effect at once, and nothing is pushed out.
-    pub(crate) struct Cache<K, V, W>(shuttled::Mutex<HashMap<K, V>>, PhantomData<W>);
+    /// The tables of the ARC: each call takes effect at once, and nothing is pushed out.
+    pub(crate) struct Table<T>(shuttled::Mutex<HashMap<u64, Arc<T>>>);
 
-    impl<K: Eq + Hash, V: Clone, W: Weighter<K, V>> Cache<K, V, W> {
-        pub(crate) fn with_weighter(_: usize, _: u64, _: W) -> Cache<K, V, W> {
-            Cache(shuttled::Mutex::new(HashMap::new()), PhantomData)
+    impl<T> Table<T> {
+        pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
+            self.0.lock().unwrap().get(&number).cloned()
         }
 
-        pub(crate) fn get(&self, key: &K) -> Option<V> {
-            self.0.lock().unwrap().get(key).cloned()
+        pub(crate) fn insert(&self, number: u64, object: Arc<T>, _bytes: usize) {
+            self.0.lock().unwrap().insert(number, object);
         }
 
-        pub(crate) fn insert(&self, key: K, value: V) {
-            self.0.lock().unwrap().insert(key, value);
+        pub(crate) fn remove(&self, number: u64) {
+            self.0.lock().unwrap().remove(&number);
         }
+    }
 
-        pub(crate) fn remove(&self, key: &K) -> Option<(K, V)> {
-            self.0.lock().unwrap().remove_entry(key)
+    /// Where tables come from.
+    pub(crate) struct Store;
+
+    impl Store {
+        pub(crate) fn table<T>(&self) -> Table<T> {
+            Table(shuttled::Mutex::new(HashMap::new()))
         }
     }
 }
 
 mod dnode {
+    use cenote_format::dmu::DmuType;
+
     pub(crate) struct Phys {
+        pub kind: DmuType,
         pub pointers: Vec<u64>,
         pub bonus: Vec<u8>,
+        pub rest: Vec<u8>,
     }
 
     /// A dnode of a generation.
@@ -85,15 +88,25 @@ mod zap {
 mod cache;
 
 use cache::ObjectCache;
+use cenote_format::dmu::DmuType;
 use dnode::{Dnode, Phys};
 use shuttle::thread;
 use std::sync::Arc;
+use sync::Store;
 use zap::MicroZap;
 
 const OBJECT: u64 = 7;
 
 fn dnode(generation: u64) -> Arc<Dnode> {
-    Arc::new(Dnode { phys: Phys { pointers: Vec::new(), bonus: Vec::new() }, generation })
+    Arc::new(Dnode {
+        phys: Phys {
+            kind: DmuType::DIRECTORY_CONTENTS,
+            pointers: Vec::new(),
+            bonus: Vec::new(),
+            rest: Vec::new(),
+        },
+        generation,
+    })
 }
 
 /// Looks at the object as one of a generation: what is in the cache, or else what is on disk, which is kept.
@@ -110,14 +123,14 @@ fn look(cache: &ObjectCache, generation: u64) {
 
 /// Two generations follow the first one; all are looked at meanwhile. The object changes each time.
 fn generations() {
-    let mut cache = Arc::new(ObjectCache::new());
+    let mut cache = Arc::new(ObjectCache::new(&Store));
     let mut threads = Vec::new();
     for generation in 0..3 {
         let own = cache.clone();
         threads.push(thread::spawn(move || (0..2).for_each(|_| look(&own, generation))));
         let new = dnode(generation + 1);
         let changed = [(OBJECT, (generation % 2 == 0).then_some(&new))];
-        cache = Arc::new(cache.next(changed.into_iter()));
+        cache = Arc::new(cache.next(&Store, changed.into_iter()));
     }
     look(&cache, 3);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -125,9 +138,9 @@ fn generations() {
 
 /// A model that says yes to everything would be of no use: a generation that does not say what changed.
 fn a_change_that_is_not_told() {
-    let first = ObjectCache::new();
+    let first = ObjectCache::new(&Store);
     first.keep_dnode(OBJECT, &dnode(0));
-    look(&first.next(std::iter::empty()), 1);
+    look(&first.next(&Store, std::iter::empty()), 1);
 }
 
 fn main() {

@@ -32,7 +32,6 @@ use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::{DeviceSet, Opener};
 use cenote_pool::import::Imported;
 use cenote_pool::props::{MULTIHOST, PropChange, is_multihost};
-use cenote_pool::tunables::arc_max;
 use cenote_pool::version;
 use cenote_pool::{Origin, Pool, config, events};
 use cenote_store::keys::LoadedKey;
@@ -123,7 +122,7 @@ impl Engine {
         let tree = prepared.tree(&mut |_, _| None).map_err(failed)?;
         let outside = &engine.outside;
         let salt = create::new_salt(&outside.chance)?;
-        let store = Store::new(tree, request.arc_bytes.unwrap_or_else(arc_max));
+        let store = Store::of_size(tree, request.arc_bytes);
         store.set_salt(Salt::new(salt));
         let mut mos = MetaObjectSet::create(store.clone()).map_err(failed)?;
         let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);

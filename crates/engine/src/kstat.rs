@@ -14,11 +14,12 @@ use crate::{Disk, Engine};
 use cenote_dmu::readahead;
 use cenote_format::abd::{self, AbdCounts};
 use cenote_pool::Pool;
-use cenote_store::arc::{ArcStats, Lookups};
+use cenote_store::arc::{ArcCache, ArcStats, Lookups, Taken};
+use cenote_store::memory::Memory;
 use cenote_vdev::{BlockWrite, GROWING_FIGURES};
 use std::fmt::{Display, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// A figure that only grows.
@@ -134,7 +135,19 @@ impl Named {
     }
 }
 
-/// What caches there are, put together.
+/// The caches: that of the process, and those that pools have of their own.
+fn caches(pools: &[Arc<Pool>]) -> ArcStats {
+    let mut all = vec![ArcCache::of_process()];
+    for pool in pools {
+        let arc = pool.store().arc();
+        if !all.iter().any(|known| Arc::ptr_eq(known, arc)) {
+            all.push(arc.clone());
+        }
+    }
+    sum(&all.iter().map(|arc| arc.stats()).collect::<Vec<_>>())
+}
+
+/// What caches have, put together. How memory is followed is of the first one.
 fn sum(all: &[ArcStats]) -> ArcStats {
     let add_lookups = |a: Lookups, b: &Lookups| Lookups {
         demand_hits: a.demand_hits + b.demand_hits,
@@ -142,7 +155,16 @@ fn sum(all: &[ArcStats]) -> ArcStats {
         prefetch_hits: a.prefetch_hits + b.prefetch_hits,
         prefetch_misses: a.prefetch_misses + b.prefetch_misses,
     };
-    all.iter().fold(ArcStats::default(), |a, b| ArcStats {
+    let add = |a: Taken, b: Taken| Taken { count: a.count + b.count, bytes: a.bytes + b.bytes };
+    let Some((first, others)) = all.split_first() else { return ArcStats::default() };
+    others.iter().fold(*first, |a, b| ArcStats {
+        unpacked: add(a.unpacked, b.unpacked),
+        objects: add(a.objects, b.objects),
+        hdr_size: a.hdr_size + b.hdr_size,
+        c_min: a.c_min + b.c_min,
+        c_max: a.c_max + b.c_max,
+        ghost_metadata_sizes: [0, 1].map(|i| a.ghost_metadata_sizes[i] + b.ghost_metadata_sizes[i]),
+        memory: a.memory,
         hits: a.hits + b.hits,
         misses: a.misses + b.misses,
         size: a.size + b.size,
@@ -167,17 +189,22 @@ fn sum(all: &[ArcStats]) -> ArcStats {
     })
 }
 
-/// `arcstats`: the caches of these pools together.
-pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
-    let stats: Vec<_> = pools.iter().map(|pool| pool.store().stats()).collect();
-    let decoded: u64 = stats.iter().map(|s| s.decoded_bytes).sum();
-    let a = sum(&stats.iter().map(|s| s.arc).collect::<Vec<_>>());
+/// A part of a whole as OpenZFS counts parts, in 2^32.
+fn part(of: u64, whole: u64) -> u64 {
+    u64::try_from((u128::from(of) << 32) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}
+
+/// `arcstats`: the cache of the process, and those that these pools have of their own.
+pub fn arcstats(pools: &[Arc<Pool>]) -> String {
+    let a = caches(pools);
     let prefetched = |l: &Lookups| (l.prefetch_hits, l.prefetch_misses);
     let ((data_hits, data_misses), (metadata_hits, metadata_misses)) =
         (prefetched(&a.data), prefetched(&a.metadata));
     let [mru_metadata, mfu_metadata, uncached_metadata] = a.metadata_sizes;
     let metadata = mru_metadata + mfu_metadata + uncached_metadata;
-    let memory = Memory::now();
+    let values = a.mru_size + a.mfu_size + a.uncached_size;
+    let [mru_ghost_metadata, mfu_ghost_metadata] = a.ghost_metadata_sizes;
+    let (memory, followed) = (Memory::now(), a.memory);
     Named::new()
         .numbers(&[
             ("hits", a.hits + data_hits + metadata_hits),
@@ -199,37 +226,51 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
             ("hash_elements", a.elements),
             ("hash_elements_max", a.elements_max),
             ("p", a.p),
+            // Data and metadata share one target; metadata has none of its own, and this is what it takes.
+            ("meta", part(metadata, values)),
+            ("pd", part(a.p, a.c)),
+            ("pm", part(a.p, a.c)),
             ("c", a.c),
-            // The budget stays as it is. Readers divide by it.
-            ("c_min", a.c.max(1)),
-            ("c_max", a.c.max(1)),
-            ("size", a.size + decoded),
+            ("c_min", a.c_min),
+            ("c_max", a.c_max),
+            ("size", a.taken()),
             ("compressed_size", a.size),
-            ("overhead_size", decoded),
-            ("data_size", a.size - metadata),
-            ("metadata_size", metadata + decoded),
+            ("overhead_size", a.unpacked.bytes),
+            ("hdr_size", a.hdr_size),
+            ("data_size", values - metadata),
+            ("metadata_size", metadata - a.objects.bytes),
+            ("dnode_size", a.objects.bytes),
             ("mru_size", a.mru_size),
             ("mru_data", a.mru_size - mru_metadata),
             ("mru_metadata", mru_metadata),
             ("mru_evictable_data", a.mru_size - mru_metadata),
             ("mru_evictable_metadata", mru_metadata),
             ("mru_ghost_size", a.mru_ghost_size),
+            ("mru_ghost_data", a.mru_ghost_size - mru_ghost_metadata),
+            ("mru_ghost_metadata", mru_ghost_metadata),
             ("mfu_size", a.mfu_size),
             ("mfu_data", a.mfu_size - mfu_metadata),
             ("mfu_metadata", mfu_metadata),
             ("mfu_evictable_data", a.mfu_size - mfu_metadata),
             ("mfu_evictable_metadata", mfu_metadata),
             ("mfu_ghost_size", a.mfu_ghost_size),
+            ("mfu_ghost_data", a.mfu_ghost_size - mfu_ghost_metadata),
+            ("mfu_ghost_metadata", mfu_ghost_metadata),
             ("uncached_size", a.uncached_size),
             ("uncached_data", a.uncached_size - uncached_metadata),
             ("uncached_metadata", uncached_metadata),
-            ("arc_meta_used", metadata + decoded),
+            ("arc_meta_used", metadata + a.hdr_size),
             // Metadata may take all of it.
             ("arc_meta_limit", a.c),
             ("arc_dnode_limit", a.c),
-            ("memory_all_bytes", memory.all),
-            ("memory_free_bytes", memory.free),
-            ("memory_available_bytes", memory.available),
+            ("memory_direct_count", followed.direct),
+            ("memory_indirect_count", followed.indirect),
+            ("memory_all_bytes", memory.all.unwrap_or(0)),
+            ("memory_free_bytes", memory.free.unwrap_or(0)),
+            ("memory_available_bytes", memory.available.unwrap_or(0)),
+            ("arc_no_grow", followed.no_grow.into()),
+            ("arc_need_free", followed.need_free),
+            ("arc_sys_free", followed.sys_free),
         ])
         .nothing_of(&NEVER)
         .file()
@@ -238,11 +279,10 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
 /// `dbufstats`: blocks that are kept unpacked, which are those of metadata; blocks of data are unpacked for each reader.
 /// How often one was looked for is not counted. Blocks are known by their places on devices, so that there is no list of
 /// them by objects (`dbufs`).
-pub fn dbufstats(pools: &[std::sync::Arc<Pool>]) -> String {
-    let stats: Vec<_> = pools.iter().map(|pool| pool.store().stats()).collect();
-    let [blocks, bytes, most] = stats.iter().fold([0, 0, 0], |[blocks, bytes, most], s| {
-        [blocks + s.decoded_blocks, bytes + s.decoded_bytes, most + s.decoded_most]
-    });
+pub fn dbufstats(pools: &[Arc<Pool>]) -> String {
+    let arc = caches(pools);
+    // They may take all of the cache.
+    let (blocks, bytes, most) = (arc.unpacked.count, arc.unpacked.bytes, arc.c);
     Named::new()
         .numbers(&[
             ("cache_count", blocks),
@@ -257,9 +297,8 @@ pub fn dbufstats(pools: &[std::sync::Arc<Pool>]) -> String {
         .file()
 }
 
-/// Figures of `arcstats` about what is never done: eviction that has to skip or to wait, caches on devices,
-/// giving memory back because the kernel asks for it.
-const NEVER: [&str; 52] = [
+/// Figures of `arcstats` about what is never done: eviction that has to skip or to wait, caches on devices.
+const NEVER: [&str; 46] = [
     "mutex_miss",
     "access_skip",
     "evict_skip",
@@ -273,9 +312,7 @@ const NEVER: [&str; 52] = [
     "hash_collisions",
     "hash_chains",
     "hash_chain_max",
-    "hdr_size",
     "dbuf_size",
-    "dnode_size",
     "bonus_size",
     "other_size",
     "anon_size",
@@ -305,35 +342,10 @@ const NEVER: [&str; 52] = [
     "l2_asize",
     "l2_hdr_size",
     "memory_throttle_count",
-    "memory_direct_count",
-    "memory_indirect_count",
-    "arc_no_grow",
     "arc_prune",
-    "arc_need_free",
     "arc_raw_size",
     "abd_chunk_waste_size",
 ];
-
-/// The machine's memory, in bytes.
-#[derive(Default)]
-struct Memory {
-    all: u64,
-    free: u64,
-    available: u64,
-}
-
-impl Memory {
-    /// As the kernel has it.
-    fn now() -> Memory {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let of = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-            kib.unwrap_or(0).saturating_mul(1024)
-        };
-        Memory { all: of("MemTotal"), free: of("MemFree"), available: of("MemAvailable") }
-    }
-}
 
 /// `dmu_tx`: changes on their way into transaction groups.
 pub fn dmu_tx() -> String {
@@ -470,13 +482,12 @@ pub fn objects(pool: &Pool) -> Option<String> {
 pub fn iostats(engine: &Engine) -> String {
     let disk = &engine.shared.disk;
     let stats = disk.store.stats();
-    let (arc, direct) = (stats.arc, stats.direct);
+    let direct = stats.direct;
     let total = disk.writer.written().total();
-    let misses = |l: &Lookups| l.demand_misses + l.prefetch_misses;
     Named::new()
         .nothing_of(&TRIMS)
         .numbers(&[
-            ("arc_read_count", misses(&arc.data) + misses(&arc.metadata)),
+            ("arc_read_count", stats.misses),
             ("arc_write_count", total.count),
             ("arc_write_bytes", total.bytes),
         ])

@@ -77,7 +77,7 @@ pub struct ImportOptions {
     pub extreme_rewind: bool,
     /// `-T`: open the state of this transaction group, or of the last one before it.
     pub txg: Option<u64>,
-    /// Bytes for the cache; a moderate default if not given.
+    /// Bytes for a cache of the pool's own; if not given it shares that of the process.
     pub arc_bytes: Option<u64>,
     /// `-m`: also if log devices are missing.
     pub allow_missing_log: bool,
@@ -171,8 +171,8 @@ pub fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
 pub struct LoadOptions {
     /// The name that the pool is imported under.
     pub name: String,
-    /// Bytes of cache.
-    pub arc_bytes: u64,
+    /// Bytes of a cache of its own; `None`: it shares that of the process.
+    pub arc_bytes: Option<u64>,
     /// `-m`: whether log vdevs may be missing.
     pub allow_missing_log: bool,
     /// How many other top-level vdevs may be missing (`spa_missing_tvds_allowed`).
@@ -270,9 +270,9 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
 fn open_mos(
     tree: &Arc<VdevTree>,
     ub: &Uberblock,
-    arc_bytes: u64,
+    arc_bytes: Option<u64>,
 ) -> Result<(Arc<Store>, Arc<ObjectSet>, Directory), Cause> {
-    let store = Store::new(tree.clone(), arc_bytes);
+    let store = Store::of_size(tree.clone(), arc_bytes);
     let mos = ObjectSet::open(store.clone(), 0, ub.rootbp).map_err(damaged)?;
     let directory = Directory::open(&mos).map_err(damaged)?;
     Ok((store, mos, directory))
@@ -291,7 +291,7 @@ fn trusted_tree(
     let tree = devices.build(&untrusted).map_err(vdev_failure)?;
     tree.reflow_at(ub).map_err(vdev_failure)?;
     let read = || {
-        let (_, mos, directory) = open_mos(&tree, ub, 16 << 20)?;
+        let (_, mos, directory) = open_mos(&tree, ub, Some(16 << 20))?;
         let config = directory.nvlist_of("config").map_err(damaged)?;
         let mut config = config.ok_or_else(|| damaged("the MOS holds no config"))?;
         let sum_of = |config: &NvList| config.list("vdev_tree").map_or(0, config::guid_sum);
@@ -546,7 +546,7 @@ fn rewound(
 fn load_options(name: &str, o: &ImportOptions) -> LoadOptions {
     LoadOptions {
         name: name.into(),
-        arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
+        arc_bytes: o.arc_bytes,
         allow_missing_log: o.allow_missing_log,
         missing_tops: if o.readonly { tunables::MAX_MISSING_TVDS.get() } else { 0 },
     }

@@ -4,8 +4,6 @@ use cenote_store::declare_tunables;
 pub use cenote_store::tunable::{ANY, Tunable};
 
 declare_tunables! {
-    ARC_MAX "zfs_arc_max" NextOpen Bytes 0 ANY,
-        "Cache of a pool for which none is asked for; 0: 256 MiB";
     EREPORTS "zfs_checksum_events_per_second" Now Count 20 (0, 1_000_000),
         "Most events of wrong bytes, and of failed requests, that are listed in a second (zpool events)";
     MAX_MISSING_TVDS "zfs_max_missing_tvds" Now Count 0 (0, 1 << 16),
@@ -18,12 +16,4 @@ declare_tunables! {
         "Most events of slow requests (zio_slow_io_ms) of a vdev that are listed in a second (zpool events)";
     ZEVENT_LEN_MAX "zfs_zevent_len_max" Now Count 512 (1, 1 << 20),
         "Most events that are kept (zpool events)";
-}
-
-/// Bytes of cache of a pool for which the caller does not say.
-pub fn arc_max() -> u64 {
-    match ARC_MAX.get() {
-        0 => 256 << 20,
-        bytes => bytes,
-    }
 }

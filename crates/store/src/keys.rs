@@ -20,6 +20,13 @@ use std::sync::{Arc, OnceLock};
 
 use crate::pipeline::Store;
 
+/// Which key a reader of a block has: the number of the loaded key ([`LoadedKey::id`]); [`PLAIN`] without one. What was
+/// decrypted or authenticated with a key is found in the caches by readers with this key alone.
+pub(crate) type View = u64;
+
+/// The view of a reader without a key.
+pub(crate) const PLAIN: View = 0;
+
 /// The key of a dataset that is loaded (`dsl_key_mapping_t`).
 #[derive(Debug)]
 pub struct LoadedKey {

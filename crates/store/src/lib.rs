@@ -5,7 +5,7 @@
 //! ```text
 //! read(bp) ─ hole ───────────────────────────────────────────────> zeros
 //!          ─ embedded ── payload in the pointer ── decompress ───> Block
-//!          ─ decoded cache (unpacked metadata) ──────────────────> Block
+//!          ─ ARC, unpacked metadata ────────────────────────────> Block
 //!          ─ ARC (physical bytes, compressed and encrypted still) ─ decrypt ─ decompress > Block
 //!          ─ in flight: wait for the read that has begun
 //!          ─ devices: DVA by DVA ── checksum ── ARC ── decrypt ─ decompress > Block
@@ -39,7 +39,6 @@
 pub mod alloc;
 pub mod arc;
 pub mod correct;
-mod decoded;
 mod direct;
 mod errlist;
 mod error;

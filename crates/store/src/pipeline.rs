@@ -13,7 +13,7 @@
 //! A [`Store`] has the tree of vdevs, the ARC, the unpacked metadata, and the reads in flight
 //! (`single_flight`). Each has a lock of its own, and no thread waits for a device with one of them.
 
-mod arc_guard;
+mod caches;
 mod copies;
 mod crypt;
 #[cfg(test)]
@@ -22,7 +22,7 @@ mod unpack;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -37,8 +37,7 @@ use rayon::prelude::*;
 
 use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
-use crate::decoded::{self, DecodedCache, PLAIN, View};
-use crate::direct::{self, Direct, DirectStats};
+use crate::direct::{Direct, DirectStats};
 use crate::errlist::ErrorLists;
 use crate::error::{BlockError, Bookmark};
 use crate::gang::first_of;
@@ -56,7 +55,7 @@ use crate::write::WriteBehind;
 use crypt::view_of;
 pub(crate) use crypt::{is_vouched, voucher};
 pub(crate) use unpack::{check, no_copy, unpack, vdev_error};
-use unpack::{embedded, is_metadata, is_packed, keeps_decoded};
+use unpack::{embedded, is_packed, keeps_decoded};
 
 /// Batches with at least this many bytes in compressed blocks are unpacked on all cores.
 const PARALLEL_BYTES: u64 = 256 << 10;
@@ -73,14 +72,10 @@ pub struct Block {
 /// Figures of a [`Store`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreStats {
-    /// The ARC's sizes and counts.
+    /// The ARC's sizes and counts, of all pools that share it.
     pub arc: ArcStats,
-    /// Bytes of unpacked metadata that are kept.
-    pub decoded_bytes: u64,
-    /// Blocks of it.
-    pub decoded_blocks: u64,
-    /// Most bytes of it.
-    pub decoded_most: u64,
+    /// Blocks of this pool that were not in the ARC.
+    pub misses: u64,
     /// What was read and written past the ARC.
     pub direct: DirectStats,
 }
@@ -89,10 +84,12 @@ pub struct StoreStats {
 pub struct Store {
     vdevs: ArcSwap<VdevTree>,
     salt: RwLock<Arc<Salt>>,
-    arc: Mutex<ArcCache>,
+    arc: Arc<ArcCache>,
+    /// The number of this pool in it.
+    pool: u32,
+    misses: AtomicU64,
     policies: Policies,
     pub(crate) direct: Direct,
-    decoded: DecodedCache,
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
     errors: ErrorLists,
@@ -102,8 +99,8 @@ pub struct Store {
     pub(crate) on_disk: AtomicU64,
     write_behind: Arc<WriteBehind>,
     keys: Keys,
-    /// Blocks that were freed since the caches were last told.
-    freed: Mutex<Vec<Key>>,
+    /// Blocks that were freed since the caches were last told, and whether they were metadata, which may be there unpacked.
+    freed: Mutex<Vec<(Key, bool)>>,
     injected: Handlers<DataHandler>,
 }
 
@@ -141,16 +138,26 @@ fn start_workers() {
 }
 
 impl Store {
-    /// A store over `vdevs` whose ARC may hold `arc_bytes` bytes. Unpacked metadata gets an
-    /// eighth as much on top (1 MiB to 256 MiB).
+    /// A store over `vdevs` with an ARC of its own, which may take `arc_bytes` bytes.
     pub fn new(vdevs: Arc<VdevTree>, arc_bytes: u64) -> Arc<Store> {
+        Store::with_arc(vdevs, ArcCache::new(arc_bytes))
+    }
+
+    /// A store over `vdevs`: with an ARC of its own of so many bytes, or with that of the process.
+    pub fn of_size(vdevs: Arc<VdevTree>, arc_bytes: Option<u64>) -> Arc<Store> {
+        Store::with_arc(vdevs, arc_bytes.map_or_else(ArcCache::of_process, ArcCache::new))
+    }
+
+    /// A store over `vdevs`, which shares an ARC with others. What it has there goes when it is dropped.
+    pub fn with_arc(vdevs: Arc<VdevTree>, arc: Arc<ArcCache>) -> Arc<Store> {
         start_workers();
-        Arc::new(Store {
+        Arc::new_cyclic(|this: &Weak<Store>| Store {
             vdevs: ArcSwap::new(vdevs),
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
-            arc: Mutex::new(ArcCache::new(arc_bytes)),
+            pool: arc.join(this.clone()),
+            arc,
+            misses: AtomicU64::new(0),
             policies: Policies::default(),
-            decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
             errors: ErrorLists::default(),
@@ -183,50 +190,6 @@ impl Store {
     /// The pool's salt.
     pub(crate) fn salt(&self) -> Arc<Salt> {
         self.salt.read().clone()
-    }
-
-    /// Takes in the physical and, if they are known, the logical bytes of a block that was just written. Metadata is
-    /// kept unpacked: what changes in one transaction group is mostly changed in the next.
-    pub(crate) fn written(
-        &self,
-        bp: &BlockPointer,
-        at: Bookmark,
-        physical: Abd,
-        (logical, view): (Option<Abd>, View),
-    ) {
-        if let Some(key) = Key::of(bp) {
-            match logical.filter(|_| keeps_decoded(bp)) {
-                Some(data) => {
-                    let block = Block { data, order: bp.byte_order() };
-                    self.decoded.insert((key, view), block);
-                }
-                None => drop(self.decoded.remove(&(key, view))),
-            }
-            match self.policies.keeps(bp, at) && !self.direct.takes(at) {
-                true => self.arc().replace(key, physical, is_metadata(bp)),
-                false => drop(self.arc().forget(&key)),
-            }
-        }
-    }
-
-    /// A block was freed: the caches will not need it when the txg is on disk.
-    pub(crate) fn freed(&self, bp: &BlockPointer) {
-        self.freed.lock().extend(Key::of(bp));
-    }
-
-    /// Has what was freed make room for other blocks in the caches. Readers of an older state of
-    /// the pool read it from the devices.
-    pub(crate) fn forget_freed(&self) {
-        let freed = std::mem::take(&mut *self.freed.lock());
-        let keys = self.keys().ids();
-        for key in freed {
-            for view in keys.iter().copied().chain([PLAIN]) {
-                drop(self.decoded.remove(&(key, view)));
-            }
-            let forgotten = self.arc().forget(&key);
-            // Memory is given back without the lock.
-            drop(forgotten);
-        }
     }
 
     /// What is written while its caller goes on.
@@ -297,25 +260,6 @@ impl Store {
             }
             _ => Err(held::miss(bp, at)),
         }
-    }
-
-    /// The physical bytes of a block, if the ARC has them.
-    fn cached(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
-        let mut arc = self.arc();
-        if arc.contains(key) { arc.get(key, is_metadata(bp)) } else { None }
-    }
-
-    /// As [`Store::cached`], for a reader. It counts as a lookup unless the read is a direct one.
-    fn asked(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
-        match direct::reads_directly() && !is_metadata(bp) {
-            true => self.cached(key, bp),
-            false => self.arc().get(key, is_metadata(bp)),
-        }
-    }
-
-    /// Whether what this thread has read goes into the ARC.
-    fn keeps(&self, bp: &BlockPointer, at: Bookmark) -> bool {
-        self.policies.keeps(bp, at) && (!direct::reads_directly() || is_metadata(bp))
     }
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
@@ -503,8 +447,7 @@ impl Store {
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
     /// costs nothing, and what the ARC does not keep is left alone (`arc_read`).
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
-        let absent =
-            |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc().contains(&key);
+        let absent = |key: Key| !self.write_behind.may_hold(key.birth) && !self.is_cached(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
@@ -522,7 +465,7 @@ impl Store {
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         for wanted in &wanted {
-            if !self.arc().has_ahead(&wanted.2, is_metadata(&wanted.0))
+            if !self.has_ahead(&wanted.2, &wanted.0)
                 && let Flight::Own(guard) = self.flights.begin(wanted.2)
             {
                 mine.push(*wanted);
@@ -530,23 +473,6 @@ impl Store {
             }
         }
         self.fetch_many(&mine, Some(access));
-    }
-
-    /// Empties the caches, as an export and import would.
-    pub fn drop_caches(&self) {
-        self.arc().clear();
-        self.decoded.clear();
-    }
-
-    /// Sizes and counts of the caches.
-    pub fn stats(&self) -> StoreStats {
-        StoreStats {
-            arc: self.arc().stats(),
-            decoded_bytes: self.decoded.weight(),
-            decoded_blocks: self.decoded.len() as u64,
-            decoded_most: self.decoded.capacity(),
-            direct: self.direct.stats(),
-        }
     }
 
     /// A block that is on its way to the devices, which is in no cache yet; older contents of its place may be.
@@ -588,7 +514,7 @@ impl Store {
         if let Some(block) = self.in_flight(bp, at, &key, &reader) {
             return block.map(Start::Done);
         }
-        match self.decoded.get(&(key, view_of(&reader))).filter(|_| keeps_decoded(bp)) {
+        match self.kept_unpacked(bp, &key, view_of(&reader)) {
             Some(block) => Ok(Start::Done(block)),
             None => Ok(Start::Device(key, reader)),
         }
@@ -608,10 +534,10 @@ impl Store {
         let data = unpacked?;
         let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
-            self.decoded.insert((key, view_of(reader)), block.clone());
+            self.keep_unpacked(&key, view_of(reader), block.data.clone());
             // The key may have gone meanwhile, and with it what was decrypted.
             if reader.is_some() && self.keys.of(at.objset).is_none() {
-                self.decoded.remove(&(key, view_of(reader)));
+                self.forget_unpacked(&key, view_of(reader));
             }
         }
         Ok(block)
@@ -663,7 +589,7 @@ impl Store {
         }
         let data = self.fetch(bp, at, 0)?;
         if own.is_some() && self.keeps(bp, at) {
-            self.arc().insert(key, data.clone(), is_metadata(bp), Access::Demand);
+            self.keep(&key, bp, data.clone(), Access::Demand);
         }
         Ok(data)
     }

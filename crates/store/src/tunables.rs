@@ -30,6 +30,12 @@ declare_tunables! {
         "How long a metaslab is kept loaded at least without an allocation";
     NUM_ALLOCATORS "spa_num_allocators" NextOpen Count 2 (1, 2),
         "Metaslabs of each top-level vdev that are allocated from at once: one for data and one for metadata, or one for both";
+    ARC_MAX "zfs_arc_max" Now Bytes 0 ANY,
+        "Most that the cache of all pools takes; 0: half of the memory in a daemon, 256 MiB elsewhere";
+    ARC_MIN "zfs_arc_min" Now Bytes 0 ANY,
+        "What the cache may always take, however short memory gets; 0: 1/32 of the memory, 32 MiB at least";
+    ARC_SYS_FREE "zfs_arc_sys_free" Now Bytes 0 ANY,
+        "Memory that the cache leaves available to others; 0: 1/32 of the memory";
     EMBEDDED_SLOG_MIN_MS "zfs_embedded_slog_min_ms" NextOpen Count 64 ANY,
         "Metaslabs beyond which a top-level vdev of the normal class keeps one for intent logs";
     FIND_MAX_TRIES "zfs_metaslab_find_max_tries" Now Count 100 SOME,

@@ -11,9 +11,12 @@ mod sync {
     pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 }
 
+#[path = "../src/arc/noted.rs"]
+mod noted;
 #[path = "../src/alloc/read_epochs.rs"]
 mod read_epochs;
 
+use noted::{NOTES, Noted};
 use read_epochs::ReadEpochs;
 use shuttle::sync::Arc;
 use shuttle::thread;
@@ -93,8 +96,37 @@ fn reads_without_an_epoch() {
     reader.join().unwrap();
 }
 
+/// Readers note entries while another thread takes the notes: each that is taken was made, and is taken
+/// no more often than it was made. `all`: there is room for all, and one after the last has been made takes the rest.
+fn notes_of_readers(each: u32, all: bool) {
+    let noted = Arc::new(Noted::default());
+    let readers: Vec<_> = (0..2)
+        .map(|reader| {
+            let noted = noted.clone();
+            thread::spawn(move || (0..each).for_each(|n| noted.note(100 * reader + n)))
+        })
+        .collect();
+    let mut taken = Vec::new();
+    if !all {
+        noted.take(|n| taken.push(n));
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    noted.take(|n| taken.push(n));
+    assert!(taken.iter().all(|n| n % 100 < each && n / 100 < 2), "{taken:?}");
+    let count = taken.len();
+    taken.sort_unstable();
+    taken.dedup();
+    assert_eq!(taken.len(), count, "a note is taken twice");
+    assert!(!all || count == 2 * each as usize, "{taken:?}");
+    noted.take(|n| panic!("{n} is left"));
+}
+
 fn main() {
     const TIMES: usize = 20_000;
+    for (each, all) in [(3, false), (NOTES as u32 / 2, true), (NOTES as u32, false)] {
+        shuttle::check_random(move || notes_of_readers(each, all), TIMES / 10);
+        shuttle::check_pct(move || notes_of_readers(each, all), TIMES / 10, 3);
+    }
     for short in [false, true] {
         shuttle::check_random(move || reads_and_groups(short), TIMES);
         shuttle::check_pct(move || reads_and_groups(short), TIMES, 3);
@@ -104,5 +136,5 @@ fn main() {
     let found = std::panic::catch_unwind(|| shuttle::check_pct(reads_without_an_epoch, TIMES, 2));
     std::panic::set_hook(quiet);
     assert!(found.is_err(), "the model finds nothing");
-    println!("models of read epochs: {} orders", 4 * TIMES);
+    println!("models of read epochs: {} orders; of notes: {}", 4 * TIMES, 6 * TIMES / 10);
 }

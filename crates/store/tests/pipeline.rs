@@ -301,9 +301,9 @@ fn unpacked_metadata_is_kept() {
     pool.write(0, 0, &packed);
     let bp = Bp::of(&packed).compressed(14, data.len()).kind(10).at(0, 0).make();
     assert_eq!(pool.read(&bp).unwrap(), data);
-    assert_eq!(pool.store.stats().decoded_bytes, data.len() as u64);
+    assert_eq!(pool.store.stats().arc.unpacked.bytes, data.len() as u64);
     assert_eq!(pool.read(&bp).unwrap(), data);
     assert_eq!(pool.store.stats().arc.hits, 0, "found unpacked");
     pool.store.drop_caches();
-    assert_eq!(pool.store.stats().decoded_bytes + pool.store.stats().arc.size, 0);
+    assert_eq!(pool.store.stats().arc.taken(), 0);
 }

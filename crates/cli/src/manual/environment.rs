@@ -51,7 +51,7 @@ const KEYED: &[&str] = &[
 const VARIABLES: &[Variable] = &[
     of_all("CENOTE_SOCKET", "The socket of the daemon that has the pools."),
     of_all("CENOTE_CACHEFILE", "The default cache file of a daemon that the command starts; none: no file is kept."),
-    of(&["zpool create", "zpool import"], "CENOTE_ARC_MAX", "Bytes that the cache of the pool may take, with K, M, G or T."),
+    of(&["zpool create", "zpool import"], "CENOTE_ARC_MAX", "Bytes of a cache of the pool's own, with K, M, G or T. Without it the pool shares one cache with all others."),
     of_all("CENOTE_TUNABLES", "Tunables to set when a daemon starts, as name=value with spaces between."),
     of_all("CENOTE_TUNABLES_FILE", "The file of tunables that a daemon reads when it starts, in place of the one below."),
     of_all("CENOTE_ZEDLET_DIR", "The directory of programs that a daemon runs as events come, in place of the one below."),

@@ -61,7 +61,7 @@ impl MicroZap {
 
     /// Bytes of memory taken.
     pub(crate) fn memory(&self) -> usize {
-        size_of::<MicroZap>() + self.names.len() + self.entries.len() * size_of::<Entry>()
+        size_of::<MicroZap>() + self.names.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -104,6 +104,14 @@ impl Leaf {
         self.len
     }
 
+    pub(super) fn memory(&self) -> usize {
+        match &self.memory {
+            Memory::Linear(v) => v.0.capacity(),
+            Memory::Scatter(scattered) => scattered.chunks.capacity(),
+            Memory::Lent(_) => self.len,
+        }
+    }
+
     pub(super) fn shape(&self) -> &'static str {
         match self.memory {
             Memory::Linear(_) => "linear",

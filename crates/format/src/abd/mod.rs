@@ -73,6 +73,11 @@ pub fn copies() -> Copies {
     }
 }
 
+/// Gives memory that is kept for buffers to come back to the allocator.
+pub fn give_back() {
+    slab::give_back();
+}
+
 fn count_copy(bytes: usize) {
     COPIED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     COPY_CALLS.fetch_add(1, Ordering::Relaxed);
@@ -173,6 +178,12 @@ impl Abd {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of the memory that is kept as long as this is: of all of an allocation, also where this is a slice of it.
+    /// Of memory that is lent its owner knows; here it is what this uses.
+    pub fn memory(&self) -> usize {
+        self.leaves().iter().map(Leaf::memory).sum()
     }
 
     /// Bytes `at..at + len`, sharing the memory; `None` if that is out of range (`abd_get_offset_size`).

@@ -60,6 +60,12 @@ impl Chunks {
     }
 }
 
+/// Empties the free list.
+pub(super) fn give_back() {
+    let chunks = std::mem::take(&mut *FREE.lock());
+    drop(chunks);
+}
+
 impl Drop for Chunks {
     fn drop(&mut self) {
         let mut free = FREE.lock();

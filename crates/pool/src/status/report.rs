@@ -213,7 +213,7 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
             return in_use(&root_config, devices, Reason::Active { hostname, hostid });
         }
     }
-    let (name, arc_bytes) = (c.name.clone(), 16 << 20);
+    let (name, arc_bytes) = (c.name.clone(), Some(16 << 20));
     let options = LoadOptions { name, arc_bytes, allow_missing_log: true, missing_tops: 0 };
     match import::load(c, devices, newest, &options) {
         Ok(loaded) => {

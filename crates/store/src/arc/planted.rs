@@ -2,46 +2,98 @@
 
 #![allow(clippy::unwrap_used)]
 
+use super::lists::List;
 use super::*;
+use cenote_format::abd::Abd;
 use cenote_format::invariant::caught;
+use std::sync::Arc;
 
-fn with_blocks() -> ArcCache {
-    let mut arc = ArcCache::new(40_000);
+fn name(n: u64) -> Name {
+    Name::block(1, &Key { dva0: 1, dva1: n, birth: 7 })
+}
+
+fn block() -> Abd {
+    Abd::from_vec(vec![1; 1024])
+}
+
+fn with_blocks() -> Arc<ArcCache> {
+    let arc = ArcCache::new(40_000);
     for n in 0..4 {
-        let key = Key { dva0: 1, dva1: n, birth: 7 };
-        arc.insert(key, Abd::from_vec(vec![1; 1000]), false, Access::Demand);
+        arc.insert(name(n), block(), false, Access::Demand);
     }
     arc
 }
 
-const FIRST: Key = Key { dva0: 1, dva1: 0, birth: 7 };
-
-#[test]
-fn bytes_of_a_list_that_are_off_are_found() {
-    let mut arc = with_blocks();
-    arc.lists[List::Recent as usize].bytes = 999;
-    let why = caught(|| arc.forget(&FIRST)).map(drop).unwrap_err();
-    assert!(why.contains("ARC: bytes of Recent: 1000 are taken of 999"), "{why}");
+fn at(arc: &ArcCache, n: u64) -> u32 {
+    arc.inside(|lists| lists.nodes.iter().position(|node| node.name == name(n)).unwrap() as u32)
 }
 
 #[test]
-fn a_block_that_the_map_has_at_another_place_is_found() {
-    let mut arc = with_blocks();
-    let key = Key { dva1: 1, ..FIRST };
-    let (first, second) = (arc.map[&FIRST], arc.map[&key]);
-    arc.map.insert(FIRST, second);
-    arc.nodes[second].key = key;
-    let why = caught(|| arc.remove(first)).unwrap_err();
-    assert!(why.contains("ARC: Key") && why.contains("not at 0"), "{why}");
+fn bytes_of_a_list_that_are_off_are_found() {
+    let arc = with_blocks();
+    arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
+    let why = caught(|| arc.forget(&name(0))).unwrap_err();
+    assert!(why.contains("ARC: bytes of Recent: 1024 are taken of 999"), "{why}");
+}
+
+/// It is of no use any more, and does not harm those who use it.
+#[test]
+fn a_cache_that_is_found_wrong_goes_off() {
+    let arc = with_blocks();
+    arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
+    assert!(caught(|| arc.forget(&name(0))).is_err());
+    assert!(arc.get(&name(1), Some(false)).is_none() && !arc.contains(&name(1)));
+    arc.insert(name(2), block(), false, Access::Demand);
+    arc.replace(name(2), block(), false);
+    assert!(!arc.forget(&name(2)) && arc.get(&name(2), None).is_none());
+    arc.forget_all([name(3)]);
+    arc.resize(4096);
+    arc.clear(1);
+    arc.leave(1);
+    assert!(!arc.compact() && arc.stats().c == 40_000);
+    // One that a pool finds wrong when it leaves is told to others, and that pool goes on.
+    let arc = with_blocks();
+    arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
+    arc.leave(1);
+    assert!(arc.get(&name(1), None).is_none());
+}
+
+#[test]
+fn nodes_that_are_free_and_not_free_are_found() {
+    let arc = ArcCache::new(1 << 20);
+    (0..100).for_each(|n| arc.insert(name(n), block(), false, Access::Demand));
+    assert!((0..90).all(|n| arc.forget(&name(n))));
+    assert!(arc.inside(|lists| lists.free.pop()).is_some());
+    let why = caught(|| arc.compact()).unwrap_err();
+    assert!(why.contains("ARC: 1 free places before the node at 11"), "{why}");
+}
+
+#[test]
+fn kinds_that_are_not_what_the_lists_have_are_found() {
+    let arc = with_blocks();
+    arc.inside(|lists| lists.kinds[1].bytes = 5);
+    let why = caught(|| arc.insert(name(9), block(), false, Access::Demand)).unwrap_err();
+    assert!(why.contains("ARC: 5120 bytes in the lists, 5125 by their kinds"), "{why}");
+}
+
+#[test]
+fn an_entry_that_the_shard_has_at_another_place_is_found() {
+    let arc = with_blocks();
+    let (first, second) = (at(&arc, 0), at(&arc, 1));
+    arc.inside(|lists| lists.nodes[second as usize].name = name(0));
+    let why = caught(|| arc.clear(1)).unwrap_err();
+    assert!(why.contains("ARC: Name") && why.contains("is in a list and not there"), "{why}");
+    let arc = with_blocks();
+    arc.inside(|lists| lists.nodes.swap(first as usize, second as usize));
+    let why = caught(|| arc.clear(1)).unwrap_err();
+    assert!(why.contains("ARC: Name") && why.contains("not at 0"), "{why}");
 }
 
 #[test]
 fn more_than_the_budget_is_found() {
-    let mut arc = with_blocks();
+    let arc = with_blocks();
     // What is in no list cannot be put out.
-    arc.lists[List::Uncached as usize].bytes = 50_000;
-    let key = Key { dva1: 9, ..FIRST };
-    let block = Abd::from_vec(vec![1; 1000]);
-    let why = caught(|| arc.insert(key, block, false, Access::Demand)).unwrap_err();
-    assert!(why.contains("ARC: no block in its lists, and 50000 bytes"), "{why}");
+    arc.inside(|lists| lists.ends[List::Uncached as usize].bytes = 50_000);
+    let why = caught(|| arc.insert(name(9), block(), false, Access::Demand)).unwrap_err();
+    assert!(why.contains("ARC: no entry in its lists, and 50"), "{why}");
 }

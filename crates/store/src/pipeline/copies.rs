@@ -1,7 +1,7 @@
 //! The copies of a block on the devices: reading them, one after the other until one is right, and healing those that were
 //! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
 
-use super::unpack::{is_metadata, no_copy, vdev_error};
+use super::unpack::{no_copy, vdev_error};
 use super::{Reader, Store, Wanted, is_vouched};
 use crate::arc::Access;
 use crate::error::{BlockError, Bookmark};
@@ -57,7 +57,7 @@ impl Store {
             };
             if sound && (ahead.is_some() && self.policies.keeps(bp, *at) || self.keeps(bp, *at)) {
                 let access = ahead.unwrap_or(Access::Demand);
-                self.arc().insert(*key, data.clone(), is_metadata(bp), access);
+                self.keep(key, bp, data.clone(), access);
             }
             Ok(data)
         };

@@ -17,13 +17,11 @@
 
 use super::{Reader, Store, is_packed, unpack};
 use crate::arc::{Access, Key};
-use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
 use crate::held;
 use crate::injection;
 use crate::keyless;
-use crate::keys::LoadedKey;
-use crate::pipeline::unpack::is_metadata;
+use crate::keys::{LoadedKey, PLAIN, View};
 use crate::verify;
 use cenote_format::DecodeError;
 use cenote_format::abd::Abd;
@@ -166,9 +164,7 @@ impl Store {
         why: BlockError,
     ) -> Result<Abd, BlockError> {
         let Some(voucher) = self.voucher(bp, at) else { return Err(why) };
-        let forgotten = self.arc().forget(&key);
-        // Memory is given back without the lock.
-        drop(forgotten);
+        self.forget_physical(&key);
         if held::is_active() {
             return Err(held::miss(bp, at));
         }
@@ -181,13 +177,8 @@ impl Store {
         };
         self.note(notes);
         if self.keeps(bp, at) {
-            self.arc().insert(key, physical.clone(), is_metadata(bp), Access::Demand);
+            self.keep(&key, bp, physical.clone(), Access::Demand);
         }
         Ok(physical)
-    }
-
-    /// What was decrypted with the keys of these numbers leaves the caches.
-    pub(crate) fn forget_decrypted(&self, keys: &[u64]) {
-        self.decoded.retain(|(_, view), _| !keys.contains(view));
     }
 }

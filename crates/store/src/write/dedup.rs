@@ -32,7 +32,7 @@ use super::dva::DvaAllocation;
 use super::pack::{Physical, Ready};
 use super::{Dedup, Flying, Stage, WriteError, WriteRequest, Writer};
 use crate::alloc::AllocError;
-use crate::decoded::PLAIN;
+use crate::keys::PLAIN;
 
 /// What blocks that are equal have in common (`ddt_key_t`, and whose table it is in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

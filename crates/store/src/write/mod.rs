@@ -68,9 +68,8 @@ use rayon::prelude::*;
 
 use crate::alloc::{AllocError, Allocator, Class};
 use crate::arc::Key;
-use crate::decoded::{PLAIN, View};
 use crate::error::{BlockError, Bookmark};
-use crate::keys::LoadedKey;
+use crate::keys::{LoadedKey, PLAIN, View};
 use crate::pipeline::Store;
 use crate::tunables;
 use dedup::Tables;

@@ -45,7 +45,7 @@ use super::removing::Removing;
 use super::{BATCH, Flying, GangHeaders, Stage, WriteError, Writer};
 use crate::alloc::Allocator;
 use crate::arc::Key;
-use crate::decoded::View;
+use crate::keys::View;
 use crate::pipeline::Store;
 use cenote_vdev::traffic::Meter;
 

@@ -1,0 +1,560 @@
+//! The cache itself: what readers and writers of all pools call.
+
+use super::follow::{Bounds, Following};
+use super::lists::{List, Lists};
+use super::name::{Kind, Name, Value, allocation};
+use super::shard::{Hit, Resident, SHARDS, Shard};
+use super::{Access, ArcStats, ENTRY, Lookups};
+use cenote_format::abd::Abd;
+use cenote_format::invariant::{self, broken};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread::panicking;
+
+/// Entries that are moved rather than evicted, at most, before one is evicted all the same. So the lists are not held for long.
+const CHANCES: usize = 256;
+
+/// Entries for which the lists are held at once where there are many.
+const AT_ONCE: usize = 64;
+
+/// Tables that are gone, of which so many are known at most, and from which number on their entries are looked for.
+const MOST_DEAD: usize = 1 << 16;
+const MANY_DEAD: usize = 64;
+
+/// Nodes that are looked at while the lists are held.
+const SCANNED_AT_ONCE: usize = 4096;
+
+/// Who has entries in the cache.
+pub(crate) trait Owner: Send + Sync {
+    /// The cache is not what it must be.
+    fn cache_broke(&self, why: String);
+}
+
+/// The cache of one pool or of several.
+pub struct ArcCache {
+    lists: Mutex<Lists>,
+    shards: Box<[Shard]>,
+    owners: Mutex<BTreeMap<u32, Weak<dyn Owner>>>,
+    /// The last number that a pool got, and how many tables there were.
+    pools: AtomicU32,
+    tables: AtomicU64,
+    /// Tables that are gone, by pool and number, whose objects may be left.
+    dead: Mutex<HashSet<(u32, u64)>>,
+    /// How much was put in, counted round and round.
+    puts: AtomicU32,
+    /// It is not what it must be: it has nothing from now on, and takes nothing in.
+    off: AtomicBool,
+    pub(super) following: Following,
+}
+
+/// What is to be put in.
+pub(super) struct Entry {
+    pub name: Name,
+    pub value: Value,
+    /// Bytes of the value.
+    pub size: u64,
+    pub metadata: bool,
+    pub access: Access,
+}
+
+impl Entry {
+    pub fn bytes(name: Name, data: Abd, metadata: bool, access: Access) -> Entry {
+        let data = fitted(data);
+        let size = allocation(data.memory());
+        Entry { name, size, value: Value::Bytes(data), metadata, access }
+    }
+}
+
+/// The same bytes in a buffer that does not take much more than they need.
+fn fitted(data: Abd) -> Abd {
+    let need = allocation(data.len());
+    if data.memory() as u64 > need + need / 8 { Abd::copy_of(&data.bytes()) } else { data }
+}
+
+/// The lists while a thread has them. What is evicted meanwhile is dropped after that.
+struct Held<'a> {
+    cache: &'a ArcCache,
+    gone: Vec<Value>,
+    /// The thread was panicking before.
+    panicked: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if panicking() && !self.panicked {
+            let last = invariant::last();
+            self.cache.broke(last.unwrap_or_else(|| "a thread that had the ARC panicked".into()));
+        }
+    }
+}
+
+impl ArcCache {
+    /// An empty cache that may take `budget` bytes.
+    pub fn new(budget: u64) -> Arc<ArcCache> {
+        ArcCache::within(Bounds { min: budget, max: budget })
+    }
+
+    /// An empty cache that has a size between these.
+    pub(super) fn within(bounds: Bounds) -> Arc<ArcCache> {
+        Arc::new(ArcCache::with(bounds.max, Following::given(bounds)))
+    }
+
+    fn with(budget: u64, following: Following) -> ArcCache {
+        ArcCache {
+            lists: Mutex::new(Lists::new(budget)),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            owners: Mutex::default(),
+            pools: AtomicU32::new(0),
+            tables: AtomicU64::new(0),
+            dead: Mutex::default(),
+            puts: AtomicU32::new(0),
+            off: AtomicBool::new(false),
+            following,
+        }
+    }
+
+    /// The cache that all pools of the process share which are not given one of their own. Its size is as the tunables
+    /// `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools that it has, and
+    /// others get a new one.
+    pub fn of_process() -> Arc<ArcCache> {
+        static OF_PROCESS: Mutex<Option<Arc<ArcCache>>> = Mutex::new(None);
+        let mut known = OF_PROCESS.lock();
+        let cache = match known.take().filter(|cache| !cache.is_off()) {
+            Some(cache) => cache,
+            None => Arc::new(ArcCache::with(Bounds::now(false).max, Following::tunables())),
+        };
+        *known = Some(cache.clone());
+        drop(known);
+        cache.follow_tunables();
+        cache
+    }
+
+    fn is_off(&self) -> bool {
+        self.off.load(Relaxed)
+    }
+
+    /// A number for a pool that uses the cache from now on, which is told if something is wrong with it.
+    pub(crate) fn join(&self, owner: Weak<dyn Owner>) -> u32 {
+        let pool = self.pools.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+        self.owners.lock().insert(pool, owner);
+        pool
+    }
+
+    /// The pool is gone, and with it what it has here (`arc_flush`). It does not panic: what is found wrong is told to the
+    /// other pools.
+    pub(crate) fn leave(&self, pool: u32) {
+        self.owners.lock().remove(&pool);
+        if let Err(why) = invariant::caught(|| self.clear(pool)) {
+            tracing::error!("the cache when a pool left it: {why}");
+        }
+    }
+
+    /// A number for a table that no other has.
+    pub(super) fn new_table(&self) -> u64 {
+        self.tables.fetch_add(1, Relaxed)
+    }
+
+    fn broke(&self, why: String) {
+        self.off.store(true, Relaxed);
+        let owners: Vec<_> = self.owners.lock().values().filter_map(Weak::upgrade).collect();
+        owners.iter().for_each(|owner| owner.cache_broke(why.clone()));
+    }
+
+    fn shard(&self, name: &Name) -> &Shard {
+        &self.shards[(name.spread() >> (u64::BITS - SHARDS.ilog2())) as usize]
+    }
+
+    /// Does something with the lists. Values are dropped without them.
+    fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
+        let mut held = Held { cache: self, gone: Vec::new(), panicked: panicking() };
+        let mut lists = self.lists.lock();
+        let result = work(&mut lists, &mut held.gone);
+        drop(lists);
+        result
+    }
+
+    /// The bytes of a block, if it is there; a hit makes it frequent, but for the first
+    /// hit of one that was read ahead, and for those that are uncached (`arc_access`). `metadata`: what is asked for; `None`: it
+    /// is no lookup.
+    pub(crate) fn get(&self, name: &Name, metadata: Option<bool>) -> Option<Abd> {
+        self.look(name, metadata)?.bytes()
+    }
+
+    /// What is there under a name; counted as [`ArcCache::get`] does.
+    pub(super) fn look(&self, name: &Name, metadata: Option<bool>) -> Option<Value> {
+        if self.is_off() {
+            return None;
+        }
+        let puts = self.puts.load(Relaxed);
+        let Hit { value, used_up } = self.shard(name).get(name, metadata, puts)?;
+        if used_up {
+            self.uncache(name);
+        }
+        Some(value)
+    }
+
+    /// Whether a block to be read ahead is there.
+    pub(crate) fn has_ahead(&self, name: &Name, metadata: bool) -> bool {
+        let there = self.contains(name);
+        let counts = &self.shard(name).counts.others[usize::from(metadata)];
+        counts[if there { 1 } else { 2 }].fetch_add(1, Relaxed);
+        there
+    }
+
+    /// Whether an entry is there; no effect on the lists.
+    pub(crate) fn contains(&self, name: &Name) -> bool {
+        !self.is_off() && self.shard(name).find(name).is_some()
+    }
+
+    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
+    /// would push out too much for one reader.
+    pub(crate) fn insert(&self, name: Name, data: Abd, metadata: bool, access: Access) {
+        if !self.contains(&name) {
+            self.put(Entry::bytes(name, data, metadata, access), false);
+        }
+    }
+
+    /// Puts a block that was just written in place of what may be there under its name.
+    pub(crate) fn replace(&self, name: Name, data: Abd, metadata: bool) {
+        self.put(Entry::bytes(name, data, metadata, Access::Demand), true);
+    }
+
+    /// Puts an entry in; `replaces`: also where there is one of that name.
+    pub(super) fn put(&self, entry: Entry, replaces: bool) {
+        if self.is_off() {
+            return;
+        }
+        let shard = self.shard(&entry.name);
+        let since = self.puts.fetch_add(1, Relaxed);
+        let mut entry = entry;
+        if replaces && let Ok(size) = u32::try_from(entry.size) {
+            // What changes in place mostly takes what it took: the lists are not needed for that.
+            match shard.swap(&entry.name, entry.value, size) {
+                Ok(_former) => return,
+                Err(value) => entry.value = value,
+            }
+        }
+        self.with_lists(|lists, gone| {
+            self.apply_notes(lists, shard);
+            let mut list = List::Recent;
+            if let Some(at) = shard.find(&entry.name) {
+                if !replaces {
+                    gone.push(entry.value);
+                    return;
+                }
+                if lists.nodes[at as usize].list == List::Frequent {
+                    list = List::Frequent;
+                }
+                self.take_out(lists, at, gone);
+            } else if lists.meets_ghost(&entry.name, entry.size) && entry.access == Access::Demand {
+                list = List::Frequent;
+            }
+            let taken = entry.size + ENTRY;
+            let size = u32::try_from(entry.size).ok().filter(|_| taken <= lists.c / 4);
+            let Some(size) = size else { return gone.push(entry.value) };
+            self.make_room(lists, taken, gone);
+            let Entry { name, value, metadata, access, .. } = entry;
+            let at = lists.add(name, size, metadata, list);
+            let resident = Resident::new((value, size), (at, since), list, access);
+            let before = shard.entries.write().insert(name, resident);
+            if before.is_some() {
+                broken(format_args!("ARC: {name:?} is there twice"));
+            }
+            lists.trim_ghosts();
+            lists.check();
+        });
+    }
+
+    /// What readers touched moves to the frequent side.
+    fn apply_notes(&self, lists: &mut Lists, shard: &Shard) {
+        shard.noted.take(|at| {
+            let Some(node) = lists.nodes.get(at as usize) else { return };
+            // It may be another entry's by now.
+            if node.list == List::Recent && node.name.pool != 0 {
+                self.chance(lists, at);
+            }
+        });
+    }
+
+    /// Moves an entry to the frequent side if it was touched. Whether it was.
+    fn chance(&self, lists: &mut Lists, at: u32) -> bool {
+        let name = lists.nodes[at as usize].name;
+        let entries = self.shard(&name).entries.read();
+        let Some(entry) = entries.get(&name) else { return false };
+        if !entry.touched.load(Relaxed) {
+            return false;
+        }
+        entry.touched.store(false, Relaxed);
+        entry.moved(List::Frequent);
+        drop(entries);
+        lists.move_to(at, List::Frequent);
+        true
+    }
+
+    /// Evicts entries until another `bytes` bytes fit into the budget (`arc_evict`).
+    fn make_room(&self, lists: &mut Lists, bytes: u64, gone: &mut Vec<Value>) {
+        while lists.taken() + bytes > lists.c {
+            self.evict(lists, gone);
+        }
+    }
+
+    /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`).
+    fn evict(&self, lists: &mut Lists, gone: &mut Vec<Value>) {
+        if let Some(at) = lists.tail(List::Uncached) {
+            return self.take_out(lists, at, gone);
+        }
+        for chance in 0..=CHANCES {
+            let Some(at) = lists.tail(lists.longer_side()) else { break };
+            if chance < CHANCES && self.chance(lists, at) {
+                continue;
+            }
+            gone.push(self.value_of(lists, at));
+            lists.deleted += 1;
+            lists.make_ghost(at);
+            return lists.trim_ghosts();
+        }
+        let ghost = lists.tail(List::RecentGhost).or(lists.tail(List::FrequentGhost));
+        let taken = lists.taken();
+        match ghost {
+            Some(at) => lists.remove(at),
+            None => broken(format_args!("ARC: no entry in its lists, and {taken} bytes")),
+        }
+    }
+
+    /// Takes the value of an entry out of its shard.
+    fn value_of(&self, lists: &Lists, at: u32) -> Value {
+        let name = lists.nodes[at as usize].name;
+        let entry = self.shard(&name).entries.write().remove(&name);
+        match entry {
+            Some(entry) if entry.at == at => entry.value,
+            Some(entry) => broken(format_args!("ARC: {name:?} is at {}, not at {at}", entry.at)),
+            None => broken(format_args!("ARC: {name:?} is in a list and not there")),
+        }
+    }
+
+    fn take_out(&self, lists: &mut Lists, at: u32, gone: &mut Vec<Value>) {
+        gone.push(self.value_of(lists, at));
+        lists.remove(at);
+        lists.trim_ghosts();
+    }
+
+    /// A block is of little use from now on (`arc_uncached`): so are those before it.
+    fn uncache(&self, name: &Name) {
+        self.with_lists(|lists, gone| {
+            let entries = self.shard(name).entries.read();
+            let Some(entry) = entries.get(name) else { return };
+            entry.moved(List::Uncached);
+            let at = entry.at;
+            drop(entries);
+            lists.move_to(at, List::Uncached);
+            while let Some(at) = lists.too_much_uncached() {
+                self.take_out(lists, at, gone);
+            }
+        });
+    }
+
+    /// Forgets an entry, which will not be wanted again (`arc_freed`). Whether it was there.
+    pub(crate) fn forget(&self, name: &Name) -> bool {
+        // What is not there need not be looked for in the lists; a ghost goes by itself.
+        self.contains(name) && self.with_lists(|lists, gone| self.forget_one(lists, name, gone))
+    }
+
+    /// Forgets many, and their ghosts.
+    pub(crate) fn forget_all(&self, names: impl IntoIterator<Item = Name>) {
+        let mut names = names.into_iter().peekable();
+        while !self.is_off() && names.peek().is_some() {
+            self.with_lists(|lists, gone| {
+                names.by_ref().take(AT_ONCE).for_each(|name| {
+                    self.forget_one(lists, &name, gone);
+                });
+            });
+        }
+    }
+
+    fn forget_one(&self, lists: &mut Lists, name: &Name, gone: &mut Vec<Value>) -> bool {
+        if let Some(at) = self.shard(name).find(name) {
+            self.take_out(lists, at, gone);
+            return true;
+        }
+        if let Some(&ghost) = lists.ghosts.get(name) {
+            lists.remove(ghost);
+        }
+        false
+    }
+
+    /// Forgets what a pool has here.
+    pub(crate) fn clear(&self, pool: u32) {
+        self.forget_where(|name| name.pool == pool);
+    }
+
+    /// Forgets what a pool has here but for objects.
+    pub(crate) fn clear_blocks(&self, pool: u32) {
+        self.forget_where(|name| name.pool == pool && name.kind != Kind::Object);
+    }
+
+    /// Forgets what was unpacked for these readers of a pool, and what tables that are gone have left: objects of what was
+    /// unpacked.
+    pub(crate) fn forget_views(&self, pool: u32, views: &[u64]) {
+        let dead = std::mem::take(&mut *self.dead.lock());
+        self.forget_where(|name| {
+            let [table, .., view] = name.words;
+            match name.kind {
+                Kind::Block => false,
+                Kind::Unpacked => name.pool == pool && views.contains(&view),
+                Kind::Object => dead.contains(&(name.pool, table)),
+            }
+        });
+    }
+
+    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or when their turn comes.
+    pub(super) fn buries(&self, pool: u32, table: u64) {
+        let mut dead = self.dead.lock();
+        if dead.len() < MOST_DEAD {
+            dead.insert((pool, table));
+        }
+    }
+
+    /// Forgets what tables that are gone have left, where there are many.
+    pub(super) fn tidy(&self) {
+        if self.dead.lock().len() >= MANY_DEAD {
+            self.forget_views(0, &[]);
+        }
+    }
+
+    fn forget_where(&self, is_meant: impl Fn(&Name) -> bool) {
+        let (mut next, mut moves) = (0, None);
+        let mut some = |lists: &mut Lists, gone: &mut Vec<Value>| {
+            // Nodes that have moved may be before the others now.
+            if moves.replace(lists.moves) != Some(lists.moves) {
+                next = 0;
+            }
+            let end = lists.nodes.len().min(next + SCANNED_AT_ONCE);
+            for at in next..end {
+                let node = &lists.nodes[at];
+                match node.name.pool != 0 && is_meant(&node.name) {
+                    true if node.list.is_ghost() => lists.remove(at as u32),
+                    true => self.take_out(lists, at as u32, gone),
+                    false => {}
+                }
+            }
+            next = end;
+            end < lists.nodes.len()
+        };
+        while !self.is_off() && self.with_lists(&mut some) {}
+    }
+
+    /// The budget is `budget` from now on. What is more is evicted, not all at once.
+    pub(super) fn resize(&self, budget: u64) {
+        while !self.is_off() {
+            let done = self.with_lists(|lists, gone| {
+                while lists.taken() > budget && gone.len() < AT_ONCE {
+                    self.evict(lists, gone);
+                }
+                lists.set_budget(budget.max(lists.taken()));
+                lists.trim_ghosts();
+                lists.check();
+                lists.c == budget
+            });
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.
+    pub(super) fn compact(&self) -> bool {
+        let is_sparse = self.with_lists(|lists, _| {
+            let is_sparse = lists.is_sparse() && !self.is_off();
+            for (name, at) in if is_sparse { lists.compact() } else { Vec::new() } {
+                match self.shard(&name).entries.write().get_mut(&name) {
+                    Some(entry) => entry.at = at,
+                    None => broken(format_args!("ARC: {name:?} is in a list and not there")),
+                }
+            }
+            is_sparse
+        });
+        if is_sparse {
+            self.shards.iter().for_each(Shard::compact);
+        }
+        is_sparse
+    }
+
+    /// Bytes that all of it takes, and the budget.
+    pub(super) fn taken_of(&self) -> (u64, u64) {
+        self.with_lists(|lists, _| (lists.taken(), lists.c))
+    }
+
+    /// Sizes and counts.
+    pub fn stats(&self) -> ArcStats {
+        let mut stats = self.with_lists(|lists, _| {
+            if !self.is_off() {
+                self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
+            }
+            sizes(lists)
+        });
+        let sum = |of: &dyn Fn(&Shard) -> u64| self.shards.iter().map(of).sum::<u64>();
+        let hits = [0, 1].map(|kind: usize| {
+            [0, 1, 2].map(|list: usize| sum(&|s| s.counts.hits[kind][list].load(Relaxed)))
+        });
+        let lookups = |kind: usize| {
+            let [demand_misses, prefetch_hits, prefetch_misses] =
+                [0, 1, 2].map(|i: usize| sum(&|s| s.counts.others[kind][i].load(Relaxed)));
+            let demand_hits = hits[kind].iter().sum();
+            Lookups { demand_hits, demand_misses, prefetch_hits, prefetch_misses }
+        };
+        (stats.data, stats.metadata) = (lookups(0), lookups(1));
+        [stats.mru_hits, stats.mfu_hits, stats.uncached_hits] =
+            [0, 1, 2].map(|list: usize| hits[0][list] + hits[1][list]);
+        stats.hits = stats.data.demand_hits + stats.metadata.demand_hits;
+        stats.misses = stats.data.demand_misses + stats.metadata.demand_misses;
+        (stats.c_min, stats.c_max, stats.memory) = self.following.figures();
+        stats
+    }
+
+    /// Places in the tables, taken or not.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.shards.iter().map(|shard| shard.entries.read().capacity()).sum()
+    }
+
+    /// Has someone look at the lists, or spoil them.
+    #[cfg(test)]
+    pub(super) fn inside<T>(&self, look: impl FnOnce(&mut Lists) -> T) -> T {
+        self.with_lists(|lists, _| look(lists))
+    }
+
+    /// A thread that does something wrong while it has the lists.
+    #[cfg(test)]
+    pub(crate) fn misused(&self, work: impl FnOnce()) {
+        self.with_lists(|_, _| work());
+    }
+}
+
+fn sizes(lists: &Lists) -> ArcStats {
+    let bytes = |list| lists.of(list).bytes;
+    let metadata = |list| lists.of(list).metadata;
+    let [blocks, unpacked, objects] = lists.kinds;
+    ArcStats {
+        size: blocks.bytes,
+        unpacked,
+        objects,
+        hdr_size: lists.heads(),
+        c: lists.c,
+        p: lists.p,
+        mru_size: bytes(List::Recent),
+        mfu_size: bytes(List::Frequent),
+        uncached_size: bytes(List::Uncached),
+        mru_ghost_size: bytes(List::RecentGhost),
+        mfu_ghost_size: bytes(List::FrequentGhost),
+        mru_ghost_hits: lists.ghost_hits[0],
+        mfu_ghost_hits: lists.ghost_hits[1],
+        deleted: lists.deleted,
+        elements: lists.residents() + lists.ghost_count(),
+        elements_max: lists.most,
+        metadata_sizes: [List::Recent, List::Frequent, List::Uncached].map(metadata),
+        ghost_metadata_sizes: [List::RecentGhost, List::FrequentGhost].map(metadata),
+        ..ArcStats::default()
+    }
+}
