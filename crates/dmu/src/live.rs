@@ -77,6 +77,9 @@ pub trait Hold: Send {
     /// Tells how many bytes the change made dirty, which the engine knew only an upper bound of, and how
     /// many pointers it freed, which the engine did not know.
     fn settle(&mut self, _bytes: u64, _freed: u64) {}
+
+    /// Tells that nothing is left of the change: it was refused, or runs again in a place of its own.
+    fn undone(&mut self) {}
 }
 
 /// A hold that does not care.
@@ -504,11 +507,12 @@ impl LiveObjectSet {
             if holds.has_missed() {
                 // What was looked at is on disk as long as the txg is open.
                 let reading = self.readers.begin();
+                entered.hold.undone();
                 drop(entered);
                 self.fetch(&mut holds, &|| reading.is_safe());
                 continue;
             }
-            let seen = seen?;
+            let seen = seen.inspect_err(|_| entered.hold.undone())?;
             let mut set = self.set.lock();
             let before = set.dirty_bytes();
             let done = self.run(&mut set, &mut holds, |set| f(&seen, set, entered.txg()))?;
@@ -528,7 +532,10 @@ impl LiveObjectSet {
             // What the missed pointers are of is on disk as long as the lock is held.
             let reading = done.is_none().then(|| self.readers.begin());
             drop(set);
-            entered.hold.settle(after.saturating_sub(before), freed);
+            match &done {
+                Some(Ok(_)) => entered.hold.settle(after.saturating_sub(before), freed),
+                _ => entered.hold.undone(),
+            }
             match (done, reading) {
                 (Some(done), _) => return done,
                 (None, reading) => {

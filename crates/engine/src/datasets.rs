@@ -521,9 +521,14 @@ impl Datasets {
             open.sets.values().for_each(|(_, handle)| handle.log.synced(txg));
         }
         let mut left = self.left.lock();
-        left.pending.retain(|t, _| *t > txg);
+        left.done(txg);
         // What is freed counts as deferred from now on.
         left.forget(0);
+    }
+
+    /// Group `txg` had nothing to be written: what its changes were taken to write is not pending any more.
+    pub fn had_nothing(&self, txg: u64) {
+        self.left.lock().done(txg);
     }
 
     /// Waits until what was changed in an open dataset is stable, as far as `scope` goes (`zil_commit`).

@@ -84,6 +84,7 @@ impl Core {
         if !asked && !deferred && !logs && !errors && !missed && !goes_on {
             shared.disk.is_sound()?;
             shared.heed_devices();
+            shared.datasets.had_nothing(txg);
             shared.tx_state.synced(txg);
             shared.call_spares();
             return Ok(());

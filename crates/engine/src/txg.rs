@@ -192,6 +192,10 @@ impl Hold for TxgHandle {
         self.made = bytes;
         self.freed = freed.saturating_mul(BLKPTR_SIZE as u64);
     }
+
+    fn undone(&mut self) {
+        self.settle(0, 0);
+    }
 }
 
 impl Drop for TxgHandle {

@@ -6,6 +6,8 @@
 
 mod rig;
 
+use cenote_dmu::live::Cost;
+use cenote_dmu::write::WriteError;
 use cenote_dsl::write::space::{set_quota, set_refquota};
 use cenote_engine::change::{Kind, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, SpaceCheck, SyncContext};
@@ -307,6 +309,34 @@ fn many_who_write_at_once_do_not_overfill_a_pool() {
         fs.unlink(fs.root(), format!("file {n}").as_bytes(), &|_| false).unwrap();
     }
     drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Changes that are refused take no room, also where their group has nothing else and so is never written.
+#[test]
+fn what_is_refused_takes_no_room() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let fs = open(&engine);
+    let live = engine.live(engine.pool().dsl().root().unwrap().ds_obj).unwrap();
+    let cost = Cost { write: 1 << 20, objects: 64, frees: false };
+    let before = engine.pool().uberblock().txg;
+    for n in 0..2000 {
+        let refused: Result<(), WriteError> = live.transact(cost, |os, _| {
+            os.free(fs.root())?;
+            Err(WriteError::NoSpace)
+        });
+        assert!(matches!(refused, Err(WriteError::NoSpace)), "change {n}: {refused:?}");
+    }
+    assert_eq!(engine.pool().uberblock().txg, before, "nothing is written");
+    let data = bytes(1, 1 << 20);
+    let file = fs.create(fs.root(), b"file", &NODE).unwrap();
+    for n in 0..20 {
+        fs.write(file.ino, n << 20, &data, false).unwrap();
+    }
+    drop((fs, live));
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();

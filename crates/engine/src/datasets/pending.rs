@@ -121,6 +121,11 @@ impl Left {
         bytes
     }
 
+    /// Nothing is pending of the groups up to `txg`: each is on disk, or had nothing.
+    pub(super) fn done(&mut self, txg: u64) {
+        self.pending.retain(|of, _| *of > txg);
+    }
+
     /// From now on figures are of group `txg`.
     pub(super) fn forget(&mut self, txg: u64) {
         (self.txg, self.pool) = (txg, None);
@@ -258,6 +263,11 @@ impl Hold for Charged {
         self.now = bytes.max(self.least);
         self.tx_hold.settle(bytes, freed);
     }
+
+    fn undone(&mut self) {
+        self.now = 0;
+        self.tx_hold.undone();
+    }
 }
 
 impl Drop for Charged {
@@ -266,7 +276,9 @@ impl Drop for Charged {
         let (txg, objset, bytes) = (self.tx_hold.txg, self.objset, self.bytes);
         let mut left = self.shared.datasets.left.lock();
         let was_there = left.take(txg, objset, bytes);
-        left.add(txg, objset, self.now);
+        if self.now > 0 {
+            left.add(txg, objset, self.now);
+        }
         drop(left);
         self.shared.datasets.counted(&self.shared, was_there, (objset, bytes));
     }
