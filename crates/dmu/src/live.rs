@@ -515,7 +515,8 @@ impl LiveObjectSet {
             let seen = seen.inspect_err(|_| entered.hold.undone())?;
             let mut set = self.set.lock();
             let before = set.dirty_bytes();
-            let done = self.run(&mut set, &mut holds, |set| f(&seen, set, entered.txg()))?;
+            let done = self.run(&mut set, &mut holds, |set| f(&seen, set, entered.txg()));
+            let done = done.inspect_err(|_| entered.hold.undone())?;
             let (after, freed) = (set.dirty_bytes(), set.take_freed());
             let intent = set.take_intent();
             // What is kept beside the object set is part of the change.

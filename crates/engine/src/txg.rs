@@ -194,7 +194,7 @@ impl Hold for TxgHandle {
     }
 
     fn undone(&mut self) {
-        self.settle(0, 0);
+        (self.spare, self.made, self.freed) = (self.bytes, 0, 0);
     }
 }
 

@@ -43,20 +43,23 @@ impl Places {
     /// Memory as it is now.
     pub fn memory(&self) -> Memory {
         let text = read_to_string(self.proc.join("meminfo")).unwrap_or_default();
-        let left = self.groups().iter().filter_map(Group::left).min();
-        let available = [kib(&text, "MemAvailable"), left].into_iter().flatten().min();
-        Memory { all: kib(&text, "MemTotal"), free: kib(&text, "MemFree"), available }
+        let groups = self.groups();
+        let least = |system: &str, of: fn(&Group) -> Option<u64>| {
+            kib(&text, system).into_iter().chain(groups.iter().filter_map(of)).min()
+        };
+        Memory {
+            all: kib(&text, "MemTotal"),
+            free: kib(&text, "MemFree"),
+            usable: least("MemTotal", Group::limit),
+            available: least("MemAvailable", Group::left),
+        }
     }
 }
 
 /// Bytes of memory that this process can have; `None` if that cannot be found out. It is asked for once.
 pub fn usable_memory() -> Option<u64> {
     static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
-    *MEMORY.get_or_init(|| {
-        let places = Places::default();
-        let limit = places.groups().iter().filter_map(Group::limit).min();
-        [places.memory().all, limit].into_iter().flatten().min()
-    })
+    *MEMORY.get_or_init(|| Memory::now().usable)
 }
 
 /// Memory as it is at some time, in bytes; `None`: that cannot be found out.
@@ -66,6 +69,8 @@ pub struct Memory {
     pub all: Option<u64>,
     /// That of the system which nothing uses.
     pub free: Option<u64>,
+    /// What the process can have at most: that of the system, or what its control groups allow now.
+    pub usable: Option<u64>,
     /// What the process can still take, of the system and within its control groups, before others are pushed out.
     pub available: Option<u64>,
 }

@@ -1,8 +1,7 @@
 //! What the ARC keeps of the blocks of which dataset (the property `primarycache`).
 //!
-//! Only what is different from "everything" is noted. Unpacked metadata is kept whatever is said
-//! here, in the cache that stands for OpenZFS's open buffers: without it each access to a file would
-//! read all of its indirect blocks.
+//! Only what is different from "everything" is noted. Unpacked metadata and decoded objects, which stand for OpenZFS's open buffers,
+//! are kept whatever is said here: without them each access to a file would read all of its indirect blocks.
 
 use crate::Bookmark;
 use ahash::HashMap;

@@ -3,7 +3,7 @@
 use super::follow::{Bounds, Following};
 use super::lists::{List, Lists};
 use super::name::{Kind, Name, Value, allocation};
-use super::shard::{Hit, Resident, SHARDS, Shard};
+use super::shard::{Age, Hit, Resident, SHARDS, Shard};
 use super::{Access, ArcStats, ENTRY, Lookups};
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::panicking;
+use std::time::{Duration, Instant};
 
 /// Entries that are moved rather than evicted, at most, before one is evicted all the same. So the lists are not held for long.
 const CHANCES: usize = 256;
@@ -19,9 +20,15 @@ const CHANCES: usize = 256;
 /// Entries for which the lists are held at once where there are many.
 const AT_ONCE: usize = 64;
 
-/// Tables that are gone, of which so many are known at most, and from which number on their entries are looked for.
-const MOST_DEAD: usize = 1 << 16;
+/// Tables that are gone: from which number on their entries are looked for when memory is looked at, and at once, where nobody does.
 const MANY_DEAD: usize = 64;
+const MOST_DEAD: usize = 4096;
+/// How long entries of fewer tables may stay.
+const DEAD_STAY: Duration = Duration::from_secs(60);
+
+/// Of so many entries one is put in, least and as a share of those that are there, before one that is asked for again is used anew.
+const ONE_USE: u32 = 64;
+const ONE_USE_SHARE: u64 = 16;
 
 /// Nodes that are looked at while the lists are held.
 const SCANNED_AT_ONCE: usize = 4096;
@@ -40,13 +47,28 @@ pub struct ArcCache {
     /// The last number that a pool got, and how many tables there were.
     pools: AtomicU32,
     tables: AtomicU64,
-    /// Tables that are gone, by pool and number, whose objects may be left.
-    dead: Mutex<HashSet<(u32, u64)>>,
-    /// How much was put in, counted round and round.
-    puts: AtomicU32,
+    dead: Mutex<Dead>,
+    /// Held while entries of tables that are gone are looked for: with it, nothing of those that were known before is left.
+    tidying: Mutex<()>,
+    puts: Puts,
     /// It is not what it must be: it has nothing from now on, and takes nothing in.
     off: AtomicBool,
     pub(super) following: Following,
+}
+
+/// Tables that are gone, by pool and number, whose objects may be left.
+#[derive(Default)]
+struct Dead {
+    tables: HashSet<(u32, u64)>,
+    /// When the first of them was noted.
+    since: Option<Instant>,
+}
+
+/// What [`Age`] is of.
+#[repr(align(128))] // Readers do not wait for a writer that changes what is beside it.
+struct Puts {
+    puts: AtomicU32,
+    one_use: AtomicU32,
 }
 
 /// What is to be put in.
@@ -73,10 +95,24 @@ fn fitted(data: Abd) -> Abd {
     if data.memory() as u64 > need + need / 8 { Abd::copy_of(&data.bytes()) } else { data }
 }
 
-/// The lists while a thread has them. What is evicted meanwhile is dropped after that.
+/// Tells the owners of a cache that it went off, if it did so meanwhile: without the lists.
+struct Tells<'a> {
+    cache: &'a ArcCache,
+    was_off: bool,
+}
+
+impl Drop for Tells<'_> {
+    fn drop(&mut self) {
+        if panicking() && !self.was_off && self.cache.is_off() {
+            let last = invariant::last();
+            self.cache.broke(last.unwrap_or_else(|| "a thread that had the ARC panicked".into()));
+        }
+    }
+}
+
+/// The lists while a thread has them. If it panics the cache is off before another thread has them.
 struct Held<'a> {
     cache: &'a ArcCache,
-    gone: Vec<Value>,
     /// The thread was panicking before.
     panicked: bool,
 }
@@ -84,8 +120,7 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if panicking() && !self.panicked {
-            let last = invariant::last();
-            self.cache.broke(last.unwrap_or_else(|| "a thread that had the ARC panicked".into()));
+            self.cache.off.store(true, Relaxed);
         }
     }
 }
@@ -109,7 +144,8 @@ impl ArcCache {
             pools: AtomicU32::new(0),
             tables: AtomicU64::new(0),
             dead: Mutex::default(),
-            puts: AtomicU32::new(0),
+            tidying: Mutex::default(),
+            puts: Puts { puts: AtomicU32::new(0), one_use: AtomicU32::new(ONE_USE) },
             off: AtomicBool::new(false),
             following,
         }
@@ -123,12 +159,17 @@ impl ArcCache {
         let mut known = OF_PROCESS.lock();
         let cache = match known.take().filter(|cache| !cache.is_off()) {
             Some(cache) => cache,
-            None => Arc::new(ArcCache::with(Bounds::now(false).max, Following::tunables())),
+            None => ArcCache::of_tunables(),
         };
         *known = Some(cache.clone());
         drop(known);
         cache.follow_tunables();
         cache
+    }
+
+    /// A cache of the size that tunables say.
+    pub(super) fn of_tunables() -> Arc<ArcCache> {
+        Arc::new(ArcCache::with(Bounds::modest().max, Following::tunables()))
     }
 
     fn is_off(&self) -> bool {
@@ -149,6 +190,14 @@ impl ArcCache {
         if let Err(why) = invariant::caught(|| self.clear(pool)) {
             tracing::error!("the cache when a pool left it: {why}");
         }
+        self.empty_if_off();
+    }
+
+    /// Drops all that a cache has that went off: nobody finds it any more.
+    pub(super) fn empty_if_off(&self) {
+        if self.is_off() {
+            self.shards.iter().for_each(Shard::empty);
+        }
     }
 
     /// A number for a table that no other has.
@@ -157,7 +206,6 @@ impl ArcCache {
     }
 
     fn broke(&self, why: String) {
-        self.off.store(true, Relaxed);
         let owners: Vec<_> = self.owners.lock().values().filter_map(Weak::upgrade).collect();
         owners.iter().for_each(|owner| owner.cache_broke(why.clone()));
     }
@@ -168,11 +216,12 @@ impl ArcCache {
 
     /// Does something with the lists. Values are dropped without them.
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
-        let mut held = Held { cache: self, gone: Vec::new(), panicked: panicking() };
+        // What was declared last is dropped first.
+        let _tells = Tells { cache: self, was_off: self.is_off() };
+        let mut gone = Vec::new();
         let mut lists = self.lists.lock();
-        let result = work(&mut lists, &mut held.gone);
-        drop(lists);
-        result
+        let _held = Held { cache: self, panicked: panicking() };
+        work(&mut lists, &mut gone)
     }
 
     /// The bytes of a block, if it is there; a hit makes it frequent, but for the first
@@ -187,12 +236,15 @@ impl ArcCache {
         if self.is_off() {
             return None;
         }
-        let puts = self.puts.load(Relaxed);
-        let Hit { value, used_up } = self.shard(name).get(name, metadata, puts)?;
+        let Hit { value, used_up } = self.shard(name).get(name, metadata, self.age())?;
         if used_up {
             self.uncache(name);
         }
         Some(value)
+    }
+
+    fn age(&self) -> Age {
+        Age { puts: self.puts.puts.load(Relaxed), one_use: self.puts.one_use.load(Relaxed) }
     }
 
     /// Whether a block to be read ahead is there.
@@ -227,11 +279,11 @@ impl ArcCache {
             return;
         }
         let shard = self.shard(&entry.name);
-        let since = self.puts.fetch_add(1, Relaxed);
+        let since = self.puts.puts.fetch_add(1, Relaxed);
         let mut entry = entry;
         if replaces && let Ok(size) = u32::try_from(entry.size) {
             // What changes in place mostly takes what it took: the lists are not needed for that.
-            match shard.swap(&entry.name, entry.value, size) {
+            match shard.swap(&entry.name, entry.value, size, self.age()) {
                 Ok(_former) => return,
                 Err(value) => entry.value = value,
             }
@@ -264,6 +316,8 @@ impl ArcCache {
             }
             lists.trim_ghosts();
             lists.check();
+            let one_use = u32::try_from(lists.residents() / ONE_USE_SHARE).unwrap_or(u32::MAX / 2);
+            self.puts.one_use.store(one_use.max(ONE_USE), Relaxed);
         });
     }
 
@@ -397,7 +451,8 @@ impl ArcCache {
     /// Forgets what was unpacked for these readers of a pool, and what tables that are gone have left: objects of what was
     /// unpacked.
     pub(crate) fn forget_views(&self, pool: u32, views: &[u64]) {
-        let dead = std::mem::take(&mut *self.dead.lock());
+        let _tidying = self.tidying.lock();
+        let dead = std::mem::take(&mut *self.dead.lock()).tables;
         self.forget_where(|name| {
             let [table, .., view] = name.words;
             match name.kind {
@@ -408,17 +463,25 @@ impl ArcCache {
         });
     }
 
-    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or when their turn comes.
+    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or in a while.
     pub(super) fn buries(&self, pool: u32, table: u64) {
         let mut dead = self.dead.lock();
-        if dead.len() < MOST_DEAD {
-            dead.insert((pool, table));
+        dead.since.get_or_insert_with(Instant::now);
+        dead.tables.insert((pool, table));
+        let are_most = dead.tables.len() >= MOST_DEAD;
+        drop(dead);
+        if are_most {
+            self.forget_views(0, &[]);
         }
     }
 
-    /// Forgets what tables that are gone have left, where there are many.
+    /// Forgets what tables that are gone have left, where there are many, or it was left a while ago.
     pub(super) fn tidy(&self) {
-        if self.dead.lock().len() >= MANY_DEAD {
+        let dead = self.dead.lock();
+        let is_due = dead.since.is_some_and(|since| since.elapsed() >= DEAD_STAY);
+        let are_many = dead.tables.len() >= MANY_DEAD;
+        drop(dead);
+        if is_due || are_many {
             self.forget_views(0, &[]);
         }
     }

@@ -42,6 +42,8 @@ const LEAST: u64 = 1 << 20;
 const LEAST_MIN: u64 = 32 << 20;
 /// Eviction of less than this gives nothing back to the system.
 const WORTH_GIVING_BACK: u64 = 1 << 20;
+/// How often memory that nothing uses is given back, where memory is short and nothing was evicted.
+const BETWEEN_GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// How memory was followed, named as OpenZFS's `arcstats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,9 +68,14 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// As the tunables say now; `follows`: where they do not, a half of the memory.
-    pub fn now(follows: bool) -> Bounds {
-        Bounds::of(ARC_MIN.get(), ARC_MAX.get(), memory::usable_memory(), follows)
+    /// As the tunables say now; `follows`: where they do not, a half of the `usable` memory.
+    fn now(usable: Option<u64>, follows: bool) -> Bounds {
+        Bounds::of(ARC_MIN.get(), ARC_MAX.get(), usable, follows)
+    }
+
+    /// As the tunables say now, where nobody follows memory.
+    pub fn modest() -> Bounds {
+        Bounds::now(memory::usable_memory(), false)
     }
 
     fn of(min: u64, max: u64, usable: Option<u64>, follows: bool) -> Bounds {
@@ -79,7 +86,7 @@ impl Bounds {
             max => max,
         };
         let max = max.max(LEAST);
-        let min = if min == 0 { (usable / 32).max(LEAST_MIN) } else { min };
+        let min = if min == 0 { (usable / 32).max(LEAST_MIN).min(usable / 2) } else { min };
         Bounds { min: min.clamp(LEAST, max), max }
     }
 }
@@ -98,6 +105,12 @@ struct State {
     /// Until when the cache does not grow.
     no_growth: Option<Instant>,
     followed: Followed,
+    /// Bytes of memory that the process could have at the last tick.
+    usable: Option<u64>,
+    /// Memory is short, by what was found at the last tick.
+    short: bool,
+    /// When memory that nothing uses was given back.
+    given_back: Option<Instant>,
 }
 
 /// What is known at a tick.
@@ -105,8 +118,6 @@ struct State {
 struct Look {
     now: Instant,
     bounds: Bounds,
-    /// Nobody chose the least size.
-    min_is_usual: bool,
     /// Bytes that the cache takes.
     taken: u64,
     /// Bytes available to the process; `None`: that cannot be found out.
@@ -121,19 +132,17 @@ struct Look {
 impl State {
     /// The budget from now on.
     fn budget(&mut self, look: &Look) -> u64 {
-        let Bounds { mut min, max } = look.bounds;
+        let Bounds { min, max } = look.bounds;
         let mut budget = max;
-        if let Some(available) = look.available.filter(|_| look.min_is_usual) {
-            // A limit may be lower by now than the memory that the bounds go by.
-            min = min.min(look.taken.saturating_add(available) / 2);
-        }
         (self.followed.need_free, self.followed.sys_free) = (0, look.reserve);
+        self.short = false;
         if let Some(available) = look.available {
             let reserve = look.reserve;
             if available < reserve {
                 let missing = reserve - available;
                 self.followed.need_free = missing;
                 self.followed.indirect += 1;
+                self.short = true;
                 budget = look.taken - missing.min(look.taken);
             } else {
                 budget = budget.min(look.taken.saturating_add(available - reserve));
@@ -141,6 +150,7 @@ impl State {
         }
         if look.pressed && look.available.is_none_or(|available| available <= look.plenty) {
             self.followed.direct += 1;
+            self.short = true;
             self.no_growth = Some(look.now + NO_GROWTH);
             budget = budget.min(look.taken - look.taken / GIVEN_UP);
         }
@@ -150,6 +160,16 @@ impl State {
             budget = budget.min(look.taken);
         }
         budget.clamp(min, max)
+    }
+
+    /// Whether to give memory back now that eviction left so many bytes of it: where that is worth it, and once a second where memory is short.
+    fn gives_back(&mut self, bytes: u64, now: Instant) -> bool {
+        let lately = self.given_back.is_some_and(|at| now < at + BETWEEN_GIVING_BACK);
+        let gives = bytes >= WORTH_GIVING_BACK || self.short && !lately;
+        if gives {
+            self.given_back = Some(now);
+        }
+        gives
     }
 }
 
@@ -163,7 +183,12 @@ impl Following {
     }
 
     fn bounds(&self) -> Bounds {
-        self.given.unwrap_or_else(|| Bounds::now(self.by_memory.load(Relaxed)))
+        self.given.unwrap_or_else(|| Bounds::now(self.usable(), self.by_memory.load(Relaxed)))
+    }
+
+    /// Bytes of memory that the process can have, as far as that is known.
+    fn usable(&self) -> Option<u64> {
+        self.state.lock().usable.or_else(memory::usable_memory)
     }
 
     /// Least and most of the budget, and how memory was followed.
@@ -173,10 +198,10 @@ impl Following {
     }
 }
 
-/// Bytes that are to stay available (`arc_sys_free`).
-fn reserve() -> u64 {
+/// Bytes that are to stay available of so many that the process can have (`arc_sys_free`).
+fn reserve(usable: Option<u64>) -> u64 {
     match ARC_SYS_FREE.get() {
-        0 => memory::usable_memory().unwrap_or(0) / 32,
+        0 => usable.unwrap_or(0) / 32,
         bytes => bytes,
     }
 }
@@ -192,11 +217,15 @@ impl ArcCache {
     /// Takes the size that tunables and memory say now. How long the next look may take.
     fn follow_memory(&self, places: &Places, pressed: bool) -> Duration {
         self.following.by_memory.store(true, Relaxed);
-        let (before, after) = self.take_size(places.memory().available, pressed);
+        self.empty_if_off();
+        let memory = places.memory();
+        self.following.state.lock().usable = memory.usable;
+        let (before, after) = self.take_size(memory.available, pressed);
         // What other pools or readers have left goes as well.
         self.tidy();
         let compacted = self.compact();
-        if compacted || pressed || before.saturating_sub(after) >= WORTH_GIVING_BACK {
+        let (evicted, now) = (before.saturating_sub(after), Instant::now());
+        if self.following.state.lock().gives_back(evicted, now) || compacted {
             memory::give_back();
         } else {
             memory::decay();
@@ -207,10 +236,10 @@ impl ArcCache {
     /// Takes a new size. What the cache took before, and takes at most then.
     fn take_size(&self, available: Option<u64>, pressed: bool) -> (u64, u64) {
         let (taken, budget) = self.taken_of();
-        let (bounds, now, reserve) = (self.following.bounds(), Instant::now(), reserve());
-        let plenty = memory::usable_memory().map_or(u64::MAX, |all| all / 2);
-        let min_is_usual = self.following.given.is_none() && ARC_MIN.get() == 0;
-        let look = Look { now, bounds, min_is_usual, taken, available, reserve, plenty, pressed };
+        let (bounds, usable, now) =
+            (self.following.bounds(), self.following.usable(), Instant::now());
+        let (reserve, plenty) = (reserve(usable), usable.map_or(u64::MAX, |all| all / 2));
+        let look = Look { now, bounds, taken, available, reserve, plenty, pressed };
         let want = self.following.state.lock().budget(&look);
         if want != budget {
             self.resize(want);
@@ -263,8 +292,7 @@ mod tests {
         let available = Some(available * MIB);
         let (taken, reserve) = (taken * MIB, 100 * MIB);
         let (now, plenty, pressed) = (Instant::now(), 8 * 1024 * MIB, false);
-        let min_is_usual = false;
-        Look { now, bounds, min_is_usual, taken, available, reserve, plenty, pressed }
+        Look { now, bounds, taken, available, reserve, plenty, pressed }
     }
 
     #[test]
@@ -280,6 +308,7 @@ mod tests {
         // More at least than at most: the most counts.
         assert_eq!(of(4096, 2048, all, true), (2048, 2048));
         assert_eq!(of(0, 0, Some(128 * MIB), true), (32, 64));
+        assert_eq!(of(0, 0, Some(40 * MIB), true), (20, 20));
         assert_eq!(of(0, 0, Some(128 * MIB), false), (32, 64));
         assert_eq!(Bounds::of(1, 1, None, true), Bounds { min: LEAST, max: LEAST });
     }
@@ -319,19 +348,56 @@ mod tests {
         // It never goes below the least.
         let least = Look { pressed: true, ..look(33, 5000) };
         assert_eq!(state.budget(&least) / MIB, 32);
-        // Unless the memory that there is has become less than that took for granted.
-        let lowered = Look { min_is_usual: true, ..look(20, 10) };
-        assert_eq!(state.budget(&lowered) / MIB, 15);
+        let mut taken = 800;
+        for _ in 0..10 {
+            taken = state.budget(&look(taken, 0)) / MIB;
+        }
+        assert_eq!(taken, 32);
     }
 
-    /// A system of files, with the process in a group that may take 1 GiB.
+    #[test]
+    fn memory_is_given_back_once_a_second_where_it_is_short() {
+        let (mut state, now) = (State::default(), Instant::now());
+        assert!(!state.gives_back(0, now));
+        state.budget(&look(32, 50));
+        assert!(state.gives_back(0, now) && !state.gives_back(0, now + TICK));
+        assert!(state.gives_back(WORTH_GIVING_BACK, now + TICK));
+        assert!(!state.gives_back(0, now + BETWEEN_GIVING_BACK));
+        assert!(state.gives_back(0, now + TICK + BETWEEN_GIVING_BACK));
+        state.budget(&look(32, 150));
+        assert!(!state.gives_back(0, now + Duration::from_secs(60)));
+        // Pressure that the cache could not end is nothing that is short.
+        state.budget(&Look { pressed: true, ..look(32, 8193) });
+        assert!(!state.gives_back(0, now + Duration::from_secs(60)));
+    }
+
+    /// A limit that is lowered at run time counts from then on.
+    #[test]
+    fn bounds_go_by_the_limits_of_now() {
+        let system = System::new();
+        let cache = ArcCache::of_tunables();
+        cache.follow_memory(&system.places(), false);
+        let (min, max, followed) = cache.following.figures();
+        assert_eq!((min / MIB, max / MIB, followed.sys_free / MIB), (128, 2048, 128));
+        system.says("groups/g/memory.max", &format!("{}\n", 256 * MIB));
+        system.says("groups/g/memory.current", &format!("{}\n", 100 * MIB));
+        cache.follow_memory(&system.places(), false);
+        let (min, max, followed) = cache.following.figures();
+        assert_eq!((min / MIB, max / MIB, followed.sys_free / MIB), (32, 128, 8));
+        assert!(cache.stats().c <= 128 * MIB);
+    }
+
+    const LIMIT: u64 = 4096 * MIB;
+    const RESERVE: u64 = LIMIT / 32;
+
+    /// A system of files, with the process in a group that may take [`LIMIT`].
     struct System(tempfile::TempDir);
 
     impl System {
         fn new() -> System {
             let system = System(tempfile::tempdir().unwrap());
             system.says("proc/self/cgroup", "0::/g\n");
-            system.says("groups/g/memory.max", &format!("{}\n", 4 * reserve() + (1 << 30)));
+            system.says("groups/g/memory.max", &format!("{LIMIT}\n"));
             system.leaves(1 << 30);
             system.has_left(1 << 30);
             system.waited(0);
@@ -349,13 +415,13 @@ mod tests {
 
         /// So much more than the reserve is available to the system, in bytes.
         fn leaves(&self, more: i64) {
-            let kib = reserve().strict_add_signed(more).div_ceil(1024);
+            let kib = RESERVE.strict_add_signed(more).div_ceil(1024);
             self.says("proc/meminfo", &format!("MemTotal: 99999999 kB\nMemAvailable: {kib} kB\n"));
         }
 
         /// So much more than the reserve is left of what the group may take.
         fn has_left(&self, more: i64) {
-            let taken = (3 * reserve() + (1 << 30)).strict_add_signed(-more);
+            let taken = (LIMIT - RESERVE).strict_add_signed(-more);
             self.says("groups/g/memory.current", &format!("{taken}\n"));
         }
 

@@ -40,6 +40,8 @@ fn bytes_of_a_list_that_are_off_are_found() {
 #[test]
 fn a_cache_that_is_found_wrong_goes_off() {
     let arc = with_blocks();
+    let (object, table) = (Arc::new(7u64), Table::new(arc.clone(), 2));
+    table.insert(1, object.clone(), 100);
     arc.inside(|lists| lists.ends[List::Recent as usize].bytes = 999);
     assert!(caught(|| arc.forget(&name(0))).is_err());
     assert!(arc.get(&name(1), Some(false)).is_none() && !arc.contains(&name(1)));
@@ -49,7 +51,9 @@ fn a_cache_that_is_found_wrong_goes_off() {
     arc.forget_all([name(3)]);
     arc.resize(4096);
     arc.clear(1);
+    assert_eq!((table.get(1), Arc::strong_count(&object)), (None, 2));
     arc.leave(1);
+    assert_eq!(Arc::strong_count(&object), 1, "its memory is given back");
     assert!(!arc.compact() && arc.stats().c == 40_000);
     // One that a pool finds wrong when it leaves is told to others, and that pool goes on.
     let arc = with_blocks();

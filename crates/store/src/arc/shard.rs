@@ -12,10 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 /// How many tables there are: many more than threads.
 pub(crate) const SHARDS: usize = 64;
 
-/// A block that is unpacked, and an object, is asked for again and again while one pass goes over what it has: one that was asked for
-/// before so many others were put in was used once.
-const ONE_USE: u32 = 64;
-
 /// An entry that is there.
 pub(super) struct Resident {
     pub value: Value,
@@ -25,7 +21,7 @@ pub(super) struct Resident {
     pub at: u32,
     /// How much had been put into the cache before.
     since: u32,
-    /// A reader found it since it was put where it is.
+    /// A reader used it since it was put where it is.
     pub touched: AtomicBool,
     /// Why it came, until a reader wants it: see [`Unread`].
     unread: AtomicU8,
@@ -60,6 +56,11 @@ impl Resident {
         }
     }
 
+    /// Whether a reader who finds it, while the cache is at `age`, uses it anew.
+    fn is_used(&self, name: &Name, age: Age) -> bool {
+        name.kind == Kind::Block || age.puts.wrapping_sub(self.since) >= age.one_use
+    }
+
     pub fn moved(&self, list: List) {
         self.list.store(list as u8, Relaxed);
     }
@@ -76,6 +77,18 @@ pub(super) struct Counts {
     pub hits: [[AtomicU64; 3]; 2],
     /// Likewise: misses, hits ahead, misses ahead.
     pub others: [[AtomicU64; 3]; 2],
+}
+
+/// How much went into the cache.
+///
+/// A block that is unpacked, and an object, is asked for again and again while one pass goes over what it has: one that is asked for
+/// before [`Age::one_use`] others were put in was used once.
+#[derive(Clone, Copy)]
+pub(super) struct Age {
+    /// Entries that were put in so far, counted round and round.
+    pub puts: u32,
+    /// A good part of those that are there.
+    pub one_use: u32,
 }
 
 /// What a reader finds.
@@ -95,9 +108,8 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Finds an entry for a reader, when `puts` entries were put into the cache so far. It is counted as a lookup of `metadata` or data, if that is
-    /// said.
-    pub fn get(&self, name: &Name, metadata: Option<bool>, puts: u32) -> Option<Hit> {
+    /// Finds an entry for a reader. It is counted as a lookup of `metadata` or data, if that is said.
+    pub fn get(&self, name: &Name, metadata: Option<bool>, age: Age) -> Option<Hit> {
         let entries = self.entries.read();
         let Some(entry) = entries.get(name) else {
             if let Some(metadata) = metadata {
@@ -118,7 +130,7 @@ impl Shard {
         };
         // One that is frequent already is moved when its turn comes.
         if unread == 0
-            && !(name.kind != Kind::Block && puts.wrapping_sub(entry.since) < ONE_USE)
+            && entry.is_used(name, age)
             && list != List::Uncached as u8
             && !entry.touched.load(Relaxed)
             && !entry.touched.swap(true, Relaxed)
@@ -130,16 +142,24 @@ impl Shard {
     }
 
     /// Puts a value in the place of one of the same size. The former one; or the new one, where there is none of that size.
-    pub fn swap(&self, name: &Name, value: Value, size: u32) -> Result<Value, Value> {
+    pub fn swap(&self, name: &Name, value: Value, size: u32, age: Age) -> Result<Value, Value> {
         let mut entries = self.entries.write();
         match entries.get_mut(name).filter(|entry| entry.size == size) {
             Some(entry) => {
-                entry.touched.store(true, Relaxed);
+                if entry.is_used(name, age) {
+                    entry.touched.store(true, Relaxed);
+                }
                 entry.unread.store(0, Relaxed);
                 Ok(std::mem::replace(&mut entry.value, value))
             }
             None => Err(value),
         }
+    }
+
+    /// Drops all entries.
+    pub fn empty(&self) {
+        let gone = std::mem::take(&mut *self.entries.write());
+        drop(gone);
     }
 
     /// Gives back places of the table that entries have left.

@@ -431,6 +431,38 @@ fn a_scan_of_what_is_decoded_does_not_push_out_the_working_set() {
     check(&arc);
 }
 
+/// One pass over what is decoded stays one, though data is read between what it asks for.
+#[test]
+fn a_scan_that_reads_data_between_pushes_nothing_out() {
+    let arc = for_blocks(4000);
+    for n in (0..1600).cycle().take(4800) {
+        read(&arc, n);
+    }
+    let unpacked = |n| Name::unpacked(POOL, &Key { dva0: 2, dva1: n, birth: 7 }, 0);
+    for n in 0..1000 {
+        arc.insert(unpacked(n), data(n, BLOCK), true, Access::Demand);
+        for piece in 0..128 {
+            assert!(arc.get(&unpacked(n), None).is_some());
+            read(&arc, 10_000 + n * 128 + piece);
+        }
+    }
+    assert_eq!((0..1600).filter(|n| arc.contains(&name(*n))).count(), 1600);
+    check(&arc);
+}
+
+/// Burials do not pile up where nobody looks for them.
+#[test]
+fn what_many_tables_left_goes_by_itself() {
+    let arc = ArcCache::new(16 << 20);
+    for n in 0..5000 {
+        Table::<u64>::new(arc.clone(), POOL).insert(n, Arc::new(n), 100);
+    }
+    assert!(arc.stats().objects.count < 4096);
+    arc.forget_views(POOL, &[]);
+    assert_eq!(arc.stats().objects.count, 0);
+    check(&arc);
+}
+
 /// What tables that are gone have left goes with the next key that is unloaded.
 #[test]
 fn what_was_decoded_does_not_outlive_its_key() {
