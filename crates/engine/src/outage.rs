@@ -273,6 +273,11 @@ impl Engine {
         if cache.is_some_and(|cache| cache.pairs.iter().any(gone)) {
             self.change_cache(guid, move |cache| cache.pairs.retain(|pair| !gone(pair)))?;
         }
+        if what == Restore::Failure
+            && let Some(leaf) = pool.cache_leaf(guid)
+        {
+            leaf.clear_errors();
+        }
         self.pool().reuse_cache(guid);
         Ok(())
     }

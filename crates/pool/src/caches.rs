@@ -37,6 +37,8 @@ impl Pool {
         let failed = self.store().cache_state(guid).is_none_or(|state| !state.readable());
         if failed {
             self.store().l2arc().detach(guid);
+            // It may be there by now.
+            self.devices().look_for_caches(self.directory());
         }
         self.use_caches();
     }

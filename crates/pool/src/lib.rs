@@ -31,8 +31,8 @@
 //! | [`brt`], [`ddt`], [`ddt_stats`] | tables of cloned and of deduplicated blocks |
 
 pub mod brt;
-pub mod caches;
 pub mod cachefile;
+pub mod caches;
 pub mod checkpoint;
 pub mod claim;
 pub mod compat;

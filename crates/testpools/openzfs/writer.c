@@ -49,6 +49,12 @@
  *   leave N                         takes file number N out of the vdev that it is in
  *   idle NAME                       takes the distributed spare NAME out of the vdev that it is in
  *   spare N                         adds file number N as a hot spare
+ *   cache N                         adds file number N as a cache device
+ *   small-caches                    cache devices of any size have log blocks, and what is read ahead goes there and comes from
+ *                                   there; to be said before "import"
+ *   fed BYTES                       waits until so much was written to cache devices
+ *   found N                         waits until N log blocks of cache devices were found again
+ *   hits N                          fails unless N blocks came from cache devices, and none was wrong
  *   offline N, online N             takes file number N out of use, brings it back
  *   hold N                          has resilvers and rebuilds stay where they are, or go on (0)
  *   rebuilt                         waits until no sequential rebuild is under way
@@ -63,6 +69,8 @@
  *   condense N                      starts to make the mapping of a removed vdev shorter, and goes no further
  */
 #include <sys/zfs_context.h>
+#include <poll.h>
+#include <sys/arc_impl.h>
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
 #include <sys/dsl_scan.h>
@@ -119,6 +127,9 @@ extern unsigned long metaslab_force_ganging;
 #define	PHYS_AT		(16 << 10)
 #define	PHYS_SIZE	(112 << 10)
 #define	CONFIG_SIZE	(PHYS_SIZE - 40)
+
+extern unsigned long l2arc_rebuild_blocks_min_l2size, l2arc_headroom;
+extern int l2arc_noprefetch;
 
 static char *pool;
 static char **files;
@@ -676,6 +687,44 @@ add_spare(uint64_t file)
 	error = spa_vdev_add(spa, root);
 	spa_close(spa, FTAG);
 	return (error);
+}
+
+static int
+add_cache(uint64_t file)
+{
+	nvlist_t *root = fnvlist_alloc(), *leaf;
+	spa_t *spa;
+	int error;
+
+	if (file >= file_count || (error = spa_open(pool, &spa, FTAG)) != 0)
+		return (ENOENT);
+	leaf = leaf_on(file);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_L2CACHE, &leaf, 1);
+	error = spa_vdev_add(spa, root);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Waits until a figure of the ARC is so large. */
+static int
+waited(kstat_named_t *figure, uint64_t value)
+{
+	for (int i = 0; i < 600; i++) {
+		if (figure->value.ui64 >= value)
+			return (0);
+		(void) poll(NULL, 0, 100);
+	}
+	return (ETIMEDOUT);
+}
+
+static int
+cache_hits(uint64_t value)
+{
+	if (arc_stats.arcstat_l2_cksum_bad.value.ui64 != 0 ||
+	    arc_stats.arcstat_l2_io_error.value.ui64 != 0)
+		return (ECKSUM);
+	return (arc_stats.arcstat_l2_hits.value.ui64 < value ? ENOENT : 0);
 }
 
 static int
@@ -1279,6 +1328,22 @@ run(char **w, int count)
 		return (join(w[1], number(w[2]), number(w[3])));
 	if (IS("spare", 1))
 		return (add_spare(number(w[1])));
+	if (IS("cache", 1))
+		return (add_cache(number(w[1])));
+	if (IS("small-caches", 0)) {
+		l2arc_rebuild_blocks_min_l2size = 0;
+		l2arc_noprefetch = 0;
+		l2arc_headroom = 0;
+		return (0);
+	}
+	if (IS("fed", 1))
+		return (waited(&arc_stats.arcstat_l2_write_bytes,
+		    number(w[1])));
+	if (IS("found", 1))
+		return (waited(&arc_stats.arcstat_l2_rebuild_log_blks,
+		    number(w[1])));
+	if (IS("hits", 1))
+		return (cache_hits(number(w[1])));
 	if (IS("leave", 1))
 		return (leave(number(w[1])));
 	if (IS("offline", 1) || IS("online", 1))
