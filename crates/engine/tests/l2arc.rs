@@ -497,9 +497,10 @@ fn openzfs_and_this_find_what_the_other_left() {
     cenote_testpools::openzfs(rig.path(), "tank", &script);
     let now = header(&rig, "b", 12).unwrap();
     assert!(now.log_count > left, "{now:?}");
+    let judged = judged_logs(&rig, "b");
     let engine = rig.import();
     until("what was there", || figures(&engine).counts.rebuild_success == 1);
-    assert_eq!(figures(&engine).counts.rebuild_log_blks, judged_logs(&rig, "b"));
+    assert_eq!(figures(&engine).counts.rebuild_log_blks, judged);
     assert!(hits(&engine) > FILES * 4);
     assert_eq!(figures(&engine).counts.cksum_bad, 0);
     engine.export(false).unwrap();

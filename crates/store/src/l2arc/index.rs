@@ -200,6 +200,13 @@ impl Index {
         self.0.read().sums
     }
 
+    /// Where a block is that is written.
+    #[cfg(test)]
+    pub fn place(&self, key: &Key) -> Option<Place> {
+        let (place, written) = self.0.read().places.get(key).copied()?;
+        written.then_some(place)
+    }
+
     /// All sums counted anew, for tests.
     #[cfg(test)]
     pub fn check(&self) {
