@@ -6,8 +6,12 @@
 
 mod rig;
 
+use cenote_dsl::crypt::KeyFormat;
+use cenote_dsl::write::crypt::RootKey;
+use cenote_engine::change::{Kind, NewDataset, NewEncryption};
 use cenote_engine::{Engine, EngineOptions, TakeOut};
 use cenote_format::LABEL_START;
+use cenote_format::crypt::{Suite, WrappingKey};
 use cenote_format::l2arc::{Header, LogBlock, header_sector};
 use cenote_pool::ImportOptions;
 use cenote_pool::reopen::Restore;
@@ -16,6 +20,7 @@ use cenote_store::tunables as t;
 use cenote_store::{Caching, PrimaryCache};
 use cenote_testpools::{zdb_command, zdb_output};
 use cenote_vdev::VdevState;
+use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, Rig, check, fill, open};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -506,4 +511,70 @@ fn openzfs_and_this_find_what_the_other_left() {
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
+}
+
+/// Blocks of an encrypted file system lie on a cache device as they lie in the pool. Nothing of what they say is there, and
+/// nothing is read without the key.
+#[test]
+fn encrypted_blocks_come_to_cache_devices_encrypted() {
+    tune();
+    let rig = Rig::new(192 << 20);
+    let engine = rig.create("a cache b", 9);
+    let name = "tank/secret";
+    let new = NewDataset { name: name.into(), kind: Kind::Filesystem, props: vec![] };
+    let key = || WrappingKey::from_hex("5a".repeat(32).as_bytes()).unwrap();
+    let wrapping = Arc::new(key());
+    let root = RootKey { format: KeyFormat::Hex, salt: 0, iterations: 0, wrapping };
+    let how = NewEncryption::Root(root, Suite::Aes256Gcm, "prompt".into());
+    rig::changes(&engine).create_encrypted(&new, &how).unwrap();
+    let secret = engine.pool().dsl().find(name).unwrap().unwrap();
+    let opened =
+        || FileSystem::open_live(engine.live(secret.ds_obj).unwrap(), Settings::default()).unwrap();
+    // What is in all of the files, and nowhere else.
+    let pattern = b"the plain text that nobody else may see ";
+    let text: Vec<u8> = pattern.iter().copied().cycle().take(LEN).collect();
+    let fs = opened();
+    let mut inos = Vec::new();
+    for i in 0..FILES {
+        let file = fs.create(fs.root(), format!("file {i}").as_bytes(), &rig::NODE).unwrap();
+        let mixed: Vec<u8> = rig::bytes(i, LEN)
+            .chunks(64)
+            .zip(text.chunks(64))
+            .flat_map(|(a, b)| [a, b].concat())
+            .collect();
+        fs.write(file.ino, 0, &mixed[..LEN], false).unwrap();
+        inos.push((file.ino, mixed));
+    }
+    engine.sync().unwrap();
+    until("blocks on cache devices", || figures(&engine).sums.asize >= FILES * LEN as u64 / 2);
+    let check = |fs: &FileSystem| {
+        for (ino, contents) in &inos {
+            let mut data = vec![0; LEN];
+            assert_eq!(fs.read(*ino, 0, &mut data).unwrap(), LEN);
+            assert!(data == contents[..LEN]);
+        }
+    };
+    let before = figures(&engine).counts.hits;
+    engine.pool().store().drop_caches();
+    check(&fs);
+    assert!(figures(&engine).counts.hits > before + FILES);
+    drop(fs);
+    engine.close(secret.ds_obj).unwrap();
+    engine.unload_key(&secret).unwrap();
+    engine.pool().store().drop_caches();
+    assert!(
+        engine.live(secret.ds_obj).is_err()
+            || FileSystem::open_live(engine.live(secret.ds_obj).unwrap(), Settings::default())
+                .is_err()
+    );
+    engine.pool().dsl().load_key(&secret, key()).unwrap();
+    check(&opened());
+    assert_eq!(figures(&engine).counts.cksum_bad, 0);
+    engine.close(secret.ds_obj).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+    let device = std::fs::read(rig.file("b")).unwrap();
+    assert!(!device.windows(20).any(|window| window == &pattern[..20]));
+    assert!(judged_logs(&rig, "b") > 3);
+    rig.judge_blocks();
 }
