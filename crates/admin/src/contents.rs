@@ -8,7 +8,7 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
-    AclInherit, AclMode, Atime, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache,
+    AclInherit, AclMode, Atime, Caching, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache,
     Replayed, Settings, Supervisor, Visibility, Volume, format, format_volume, upgrade,
 };
 use std::cell::Cell;
@@ -151,7 +151,7 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         long_names: value("longname")? == "on" && pool.features().is_enabled("longname"),
         large_microzap: pool.features().is_enabled("large_microzap"),
         read_only: value("readonly")? == "on",
-        cache: primary_cache(pool, dataset)?,
+        cache: caching(pool, dataset)?,
         direct: direct_io(pool, dataset)?,
         ..Settings::default()
     })
@@ -167,14 +167,17 @@ fn direct_io(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<
     })
 }
 
-/// What the ARC is to keep of a file system.
-fn primary_cache(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<PrimaryCache> {
-    let value = pool.dsl().get(dataset, "primarycache")?;
-    Ok(match value.as_ref().map(|v| v.exact.as_str()) {
-        Some("none") => PrimaryCache::None,
-        Some("metadata") => PrimaryCache::Metadata,
-        _ => PrimaryCache::All,
-    })
+/// What the ARC and cache devices are to keep of a file system.
+fn caching(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Caching> {
+    let of = |name: &str| -> cenote_dmu::Result<PrimaryCache> {
+        let value = pool.dsl().get(dataset, name)?;
+        Ok(match value.as_ref().map(|v| v.exact.as_str()) {
+            Some("none") => PrimaryCache::None,
+            Some("metadata") => PrimaryCache::Metadata,
+            _ => PrimaryCache::All,
+        })
+    };
+    Ok(Caching { primary: of("primarycache")?, secondary: of("secondarycache")? })
 }
 
 /// As [`settings`] for one that is only looked at: all that is in its files is shown. It asks for no property that a mount
@@ -183,21 +186,21 @@ fn primary_cache(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Res
 /// # Errors
 /// A property cannot be read.
 pub fn whole(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Settings> {
-    let (cache, direct) = (primary_cache(pool, dataset)?, direct_io(pool, dataset)?);
+    let (cache, direct) = (caching(pool, dataset)?, direct_io(pool, dataset)?);
     Ok(Settings { cache, direct, ..Settings::default() })
 }
 
-/// Has the ARC keep of the snapshots of a dataset what it is to keep of the dataset itself.
+/// Has the ARC and cache devices keep of the snapshots of a dataset what it is to keep of the dataset itself.
 ///
 /// # Errors
 /// The snapshots cannot be listed.
 pub fn cache_snapshots(
     pool: &cenote_pool::Pool,
     dataset: &Dataset,
-    cache: PrimaryCache,
+    cache: Caching,
 ) -> cenote_dmu::Result<()> {
     for snapshot in pool.dsl().snapshots(dataset)? {
-        pool.store().set_primary_cache(snapshot.ds_obj, cache);
+        pool.store().set_caching(snapshot.ds_obj, cache);
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ impl Dataset {
             return Volume::live(&self.pool, set, read_only);
         }
         let volume = cenote_zpl::Volume::open(view.dsl().open_objset(&now)?)?;
-        volume.set_primary_cache(cache);
+        volume.set_caching(cache);
         Ok(Volume::fixed(&self.pool, volume))
     }
 

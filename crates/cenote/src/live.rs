@@ -4,7 +4,7 @@
 use crate::{Error, Result};
 use cenote_dsl::Dataset;
 use cenote_engine::Engine;
-use cenote_zpl::{FileSystem, PrimaryCache, Settings, Volume};
+use cenote_zpl::{Caching, FileSystem, Settings, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -58,11 +58,11 @@ impl Registry {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         dataset: &Dataset,
-        cache: PrimaryCache,
+        cache: Caching,
     ) -> Result<Arc<LiveSet>> {
         self.open(engine, dataset, |live| {
             let volume = Volume::open_live(live)?;
-            volume.set_primary_cache(cache);
+            volume.set_caching(cache);
             Ok(Contents::Volume(Arc::new(volume)))
         })
     }
@@ -114,7 +114,7 @@ impl Registry {
                     fs.set_settings(settings);
                 }
                 (Contents::Volume(volume), Some(settings)) => {
-                    volume.set_primary_cache(settings.cache);
+                    volume.set_caching(settings.cache);
                 }
                 (_, None) => {}
             }

@@ -44,7 +44,7 @@ pub enum Item {
         vdev_state: Option<VdevState>,
         /// Bytes of the device, if it is there.
         size: Option<u64>,
-        /// What can be cached on it; nothing is. `None`: it is a spare.
+        /// What can be cached on it, and what is. `None`: it is a spare.
         space: Option<SpaceStats>,
     },
 }
@@ -113,8 +113,9 @@ fn aux(pool: &Pool, line: &VdevLine, cache: bool, style: &NameStyle) -> Item {
     let usable = size
         .filter(|_| cache)
         .and_then(|size| (size / LABEL_SIZE * LABEL_SIZE).checked_sub(LABEL_START + LABEL_END));
-    let space = usable.map(|size| SpaceStats { size, alloc: 0, fragmentation: Some(0) });
     let guid = config::number(&line.config, "guid");
+    let alloc = pool.cache_figures(guid).map_or(0, |cache| cache.allocated);
+    let space = usable.map(|size| SpaceStats { size, alloc, fragmentation: Some(0) });
     let config = line.config.clone();
     let (state, vdev_state) = (line.state, line.vdev_state);
     Item::Aux { name: line.name(style), guid, config, state, vdev_state, size, space }

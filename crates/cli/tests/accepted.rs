@@ -5,7 +5,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Session, UNUSED, can_mount};
+use common::{Session, can_mount};
 use serde_json::Value;
 use std::fs;
 
@@ -28,8 +28,8 @@ fn what_has_no_effect_here_is_kept_and_said() {
     let tank = Tank::unmounted();
     let disk = tank.session.path("disk").display().to_string();
     let of_vdev = format!("zpool set failfast=off tank {disk}");
+    tank.zfs("create -o secondarycache=metadata tank/a");
     for (line, why) in [
-        ("zfs create -o secondarycache=metadata tank/a", "cache devices are not used"),
         ("zfs create -V 1M -o volmode=dev tank/v", "not served as block devices"),
         ("zfs set snapdev=visible tank/v", "not served as block devices"),
         ("zfs set volthreading=off tank/v", "not served as block devices"),
@@ -52,23 +52,48 @@ fn what_has_no_effect_here_is_kept_and_said() {
     tank.finish();
 }
 
+/// Cache devices have counts and space of their own, and what is on them.
 #[test]
-fn cache_devices_are_not_silently_unused() {
+fn cache_devices_are_used_and_show_it() {
     let tank = Tank::unmounted();
     for name in ["c", "d", "other"] {
         std::fs::File::create(tank.session.path(name)).unwrap().set_len(128 << 20).unwrap();
     }
     let [c, d, other] =
         ["c", "d", "other"].map(|name| tank.session.path(name).display().to_string());
-    let said = |line: &str| {
-        let done = tank.session.run(line);
-        assert_eq!(done.code, 0, "{done:?}");
-        done.err
+    let run = |line: &str| tank.session.run(line).ok();
+    run(&format!("zpool add -n tank cache {c}"));
+    run(&format!("zpool add tank cache {c}"));
+    run(&format!("zpool create -m none other {other} cache {d}"));
+    run("zfs create -V 4M tank/v");
+    run("zpool sync tank");
+    let begun = std::time::Instant::now();
+    let alloc = || {
+        let text = run(&format!("zpool get -Hpo value allocated,write_ops,state tank {c}"));
+        let values: Vec<&str> = text.split_whitespace().collect();
+        (
+            values[0].parse::<u64>().unwrap(),
+            values[1].parse::<u64>().unwrap(),
+            values[2] == "ONLINE",
+        )
     };
-    assert_eq!(said(&format!("zpool add -n tank cache {c}")), "");
-    assert_eq!(said(&format!("zpool add tank cache {c}")), UNUSED);
-    assert_eq!(said(&format!("zpool create -m none other {other} cache {d}")), UNUSED);
-    tank.session.run("zpool export other").ok();
+    while !matches!(alloc(), (1.., 1.., true)) {
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", alloc());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let list = run("zpool iostat -HpvP tank");
+    let line = list.lines().find(|line| line.trim_start().starts_with(&c)).unwrap_or_default();
+    let words: Vec<u64> = line.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+    assert!(words.len() == 6 && words[0] > 0 && words[1] > 100 << 20, "{list}");
+    run(&format!("zpool offline tank {c}"));
+    assert!(run("zpool status tank").contains("OFFLINE"));
+    run(&format!("zpool online tank {c}"));
+    run("zpool clear tank");
+    let refused = tank.session.run(&format!("zpool replace tank {c} {other}"));
+    assert_ne!(refused.code, 0, "{refused:?}");
+    run(&format!("zpool remove tank {c}"));
+    assert!(!run("zpool status tank").contains("cache"));
+    run("zpool export other");
     tank.finish();
 }
 
@@ -270,7 +295,7 @@ fn spares_and_cache_devices_have_properties() {
     });
     let create =
         s.run(&format!("zpool create -m none tank mirror {a} {b} spare {spare} cache {cache}"));
-    assert_eq!((create.code, create.err.as_str()), (0, UNUSED));
+    assert_eq!((create.code, create.err.as_str()), (0, ""));
     let every = || {
         let names = s.run("zpool get -Ho name guid tank all-vdevs").ok();
         names.lines().map(String::from).collect::<Vec<_>>()

@@ -19,7 +19,6 @@ fn session() -> Session {
     });
     let [disk, other, hot, fast] = disks;
     let tree = format!("mirror {disk} {other} spare {hot} cache {fast}");
-    // It says that cache devices are not used.
     assert_eq!(s.run(&format!("zpool create -m none tank {tree}")).code, 0);
     s.run("zfs create tank/docs").ok();
     s.run("zfs create tank/docs/old").ok();

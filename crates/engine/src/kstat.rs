@@ -7,7 +7,7 @@
 //! values under its headings.
 //!
 //! What is counted is counted since the process started, or since the pool was imported where it is the pool's.
-//! Of what cenote does not do at all, such as caching on devices (`l2_*`), the figure is 0. Figures of OpenZFS
+//! Of what cenote does not do at all the figure is 0. Figures of OpenZFS
 //! that mean nothing here are left out.
 
 use crate::{Disk, Engine};
@@ -15,6 +15,7 @@ use cenote_dmu::readahead;
 use cenote_format::abd::{self, AbdCounts};
 use cenote_pool::Pool;
 use cenote_store::arc::{ArcCache, ArcStats, Lookups, Taken};
+use cenote_store::l2arc::{self, L2Figures};
 use cenote_store::memory::Memory;
 use cenote_vdev::{BlockWrite, GROWING_FIGURES};
 use std::fmt::{Display, Write};
@@ -161,6 +162,7 @@ fn sum(all: &[ArcStats]) -> ArcStats {
         unpacked: add(a.unpacked, b.unpacked),
         objects: add(a.objects, b.objects),
         hdr_size: a.hdr_size + b.hdr_size,
+        l2_hdr_size: a.l2_hdr_size + b.l2_hdr_size,
         c_min: a.c_min + b.c_min,
         c_max: a.c_max + b.c_max,
         ghost_metadata_sizes: [0, 1].map(|i| a.ghost_metadata_sizes[i] + b.ghost_metadata_sizes[i]),
@@ -272,8 +274,35 @@ pub fn arcstats(pools: &[Arc<Pool>]) -> String {
             ("arc_need_free", followed.need_free),
             ("arc_sys_free", followed.sys_free),
         ])
+        .numbers(&second_level(pools))
         .nothing_of(&NEVER)
         .file()
+}
+
+/// What `arcstats` says of cache devices (`l2_*`).
+pub fn second_level(pools: &[Arc<Pool>]) -> Vec<(&'static str, u64)> {
+    let all: Vec<L2Figures> = pools.iter().map(|pool| pool.store().l2arc().figures()).collect();
+    let sum = |of: &dyn Fn(&L2Figures) -> u64| all.iter().map(of).sum::<u64>();
+    let counts = all.iter().fold(l2arc::gone(), |sum, figures| sum.plus(&figures.counts));
+    let metadata = sum(&|l2| l2.sums.metadata);
+    let asize = sum(&|l2| l2.sums.asize);
+    let devices = |of: &dyn Fn(&L2Figures) -> u64| all.iter().map(of).max().unwrap_or(0);
+    let mut rows = counts.named();
+    rows.extend([
+        ("l2_size", sum(&|l2| l2.sums.lsize)),
+        ("l2_asize", asize),
+        ("l2_hdr_size", sum(&|l2| l2.hdr_size)),
+        ("l2_prefetch_asize", sum(&|l2| l2.sums.ahead)),
+        ("l2_mru_asize", sum(&|l2| l2.sums.mru)),
+        ("l2_mfu_asize", sum(&|l2| l2.sums.mfu)),
+        ("l2_bufc_data_asize", asize - metadata.min(asize)),
+        ("l2_bufc_metadata_asize", metadata),
+        ("l2_log_blk_count", sum(&|l2| l2.log_count)),
+        ("l2_log_blk_asize", sum(&|l2| l2.log_bytes)),
+        ("l2_log_blk_avg_asize", devices(&|l2| l2.log_average)),
+        ("l2_data_to_meta_ratio", devices(&|l2| l2.ratio)),
+    ]);
+    rows
 }
 
 /// `dbufstats`: blocks that are kept unpacked, which are those of metadata; blocks of data are unpacked for each reader.
@@ -297,8 +326,8 @@ pub fn dbufstats(pools: &[Arc<Pool>]) -> String {
         .file()
 }
 
-/// Figures of `arcstats` about what is never done: eviction that has to skip or to wait, caches on devices.
-const NEVER: [&str; 46] = [
+/// Figures of `arcstats` about what is never done: eviction that has to skip or to wait.
+const NEVER: [&str; 25] = [
     "mutex_miss",
     "access_skip",
     "evict_skip",
@@ -316,31 +345,10 @@ const NEVER: [&str; 46] = [
     "bonus_size",
     "other_size",
     "anon_size",
-    "l2_hits",
-    "l2_misses",
-    "l2_prefetch_asize",
-    "l2_mru_asize",
-    "l2_mfu_asize",
-    "l2_bufc_data_asize",
-    "l2_bufc_metadata_asize",
-    "l2_feeds",
-    "l2_rw_clash",
-    "l2_read_bytes",
-    "l2_write_bytes",
-    "l2_writes_sent",
-    "l2_writes_done",
-    "l2_writes_error",
     "l2_writes_lock_retry",
     "l2_evict_lock_retry",
-    "l2_evict_reading",
     "l2_evict_l1cached",
     "l2_free_on_write",
-    "l2_abort_lowmem",
-    "l2_cksum_bad",
-    "l2_io_error",
-    "l2_size",
-    "l2_asize",
-    "l2_hdr_size",
     "memory_throttle_count",
     "arc_prune",
     "arc_raw_size",

@@ -642,6 +642,7 @@ impl Engine {
             self.shared.suspend(&why);
             Err(EngineError::Suspended(why))
         };
+        self.shared.disk.store.l2arc().close();
         caught(core).unwrap_or_else(broken)?;
         self.shared.disk.mmp.stop();
         match destroyed {
@@ -657,6 +658,7 @@ impl Engine {
     /// As for [`Engine::export`].
     pub fn export_as_in_use(&self) -> Result<(), EngineError> {
         self.finish()?;
+        self.shared.disk.store.l2arc().close();
         self.shared.disk.mmp.stop();
         self.tell("pool_export", STATE_EXPORTED);
         Ok(())

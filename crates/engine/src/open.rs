@@ -134,6 +134,7 @@ impl Engine {
         }
         engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
+        engine.pool().use_caches();
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();

@@ -246,9 +246,12 @@ impl Engine {
     pub fn take_out_cache(&self, guid: u64, how: TakeOut) -> Result<(), EngineError> {
         if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             self.pool().devices().set_aside(guid, Some(how.state()));
+            self.pool().use_caches();
             return Ok(());
         }
-        self.change_cache(guid, move |cache| mark(cache, how))
+        self.change_cache(guid, move |cache| mark(cache, how))?;
+        self.pool().use_caches();
+        Ok(())
     }
 
     /// Brings a cache device back.
@@ -267,10 +270,16 @@ impl Engine {
         }
         let gone = move |(name, _): &(String, NvValue)| what.pairs().contains(&name.as_str());
         let cache = pool.caches().iter().find(|cache| config::number(cache, "guid") == guid);
-        match cache.is_some_and(|cache| cache.pairs.iter().any(gone)) {
-            true => self.change_cache(guid, move |cache| cache.pairs.retain(|pair| !gone(pair))),
-            false => Ok(()),
+        if cache.is_some_and(|cache| cache.pairs.iter().any(gone)) {
+            self.change_cache(guid, move |cache| cache.pairs.retain(|pair| !gone(pair)))?;
         }
+        if what == Restore::Failure
+            && let Some(leaf) = pool.cache_leaf(guid)
+        {
+            leaf.clear_errors();
+        }
+        self.pool().reuse_cache(guid);
+        Ok(())
     }
 
     /// Changes what the list of cache devices says of one.

@@ -17,6 +17,7 @@
 //! | [`dsl`] | `dsl_dir_phys_t`, `dsl_dataset_phys_t`, deadlists, bookmarks, `bpobj_phys_t` |
 //! | [`encode`] | the same structures, written |
 //! | [`mod@invariant`] | `VERIFY`, `ASSERT`: what our own state must be |
+//! | [`l2arc`] | `l2arc_dev_hdr_phys_t`, `l2arc_log_blk_phys_t`: what lies on cache devices |
 //! | [`label`] | `vdev_label_t`, `uberblock_t` |
 //! | [`nvlist`] | packed nvlists, XDR encoding |
 //! | [`redaction`] | `redaction_list_phys_t`, `redact_block_phys_t` |
@@ -38,6 +39,7 @@ pub mod dsl;
 pub mod encode;
 pub mod features;
 pub mod invariant;
+pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod redaction;

@@ -15,6 +15,7 @@
 
 mod change;
 mod crypt;
+mod l2arc;
 mod mapfile;
 pub mod mutate;
 mod object;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "decompress", run: targets::decompress },
     Target { name: "dnode", run: targets::dnode },
     Target { name: "dsl", run: targets::dsl },
+    Target { name: "l2arc", run: l2arc::l2arc },
     Target { name: "label", run: targets::label },
     Target { name: "mapfile", run: mapfile::mapfile },
     Target { name: "nvlist", run: targets::nvlist },

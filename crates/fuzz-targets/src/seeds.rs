@@ -36,6 +36,7 @@ pub fn collect() -> io::Result<Seeds> {
         })?;
     }
     collector.logs()?;
+    collector.seeds.insert("l2arc", crate::l2arc::seeds());
     collector.seeds.insert("mapfile", crate::mapfile::seeds());
     collector.seeds.insert("object", crate::object::seeds());
     collector.seeds.insert("request", crate::request::seeds());

@@ -432,6 +432,11 @@ impl DeviceSet {
         self.listed(directory, name)
     }
 
+    /// Looks for cache devices at their last paths that were not found.
+    pub fn look_for_caches(&self, directory: &Directory) {
+        self.looked_for(directory, "l2cache");
+    }
+
     /// Takes a spare or cache device that was not found from its last path, if it is there. `shared`: other pools may have it too.
     fn look_at_last_path(&self, config: &NvList, shared: bool) {
         // The path of a distributed spare is its name.

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
 //! | [`devices`], [`reopen`] | the devices of a pool; those that come back |
+//! | [`caches`] | cache devices: which are used |
 //! | [`cachefile`] | files that name imported pools |
 //! | [`config`], [`surgery`] | the nvlists that describe a pool and its vdevs; how they change |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
@@ -31,6 +32,7 @@
 
 pub mod brt;
 pub mod cachefile;
+pub mod caches;
 pub mod checkpoint;
 pub mod claim;
 pub mod compat;
@@ -93,7 +95,6 @@ use cenote_dsl::Dsl;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::NvList;
 use cenote_store::Store;
-use cenote_vdev::{Aux, VdevState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
@@ -137,6 +138,7 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
+        pool.use_caches();
         events::learn(&pool);
         events::Sysevent::of_pool("pool_import").post(pool.store());
         Ok(Arc::new(pool))
@@ -423,19 +425,6 @@ impl Pool {
     /// The devices that the pool was opened with, and those that joined since.
     pub fn devices(&self) -> &Arc<DeviceSet> {
         &self.devices
-    }
-
-    /// The state of a cache device: nothing is read from it or written to it.
-    pub fn cache_state(&self, cache: &NvList) -> VdevState {
-        let guid = config::number(cache, "guid");
-        let noted = |name: &str, state| config::flag(cache, name).then_some(state);
-        let out = self.devices.aside(guid);
-        let out = out.or_else(|| noted("offline", VdevState::Offline));
-        let out = out.or_else(|| noted("faulted", VdevState::Faulted));
-        out.unwrap_or(match self.has_device(cache) {
-            true => VdevState::Healthy,
-            false => VdevState::CantOpen(Aux::OpenFailed),
-        })
     }
 
     /// Whether a spare can step in: its device is there, or it is a distributed one and its vdev works.

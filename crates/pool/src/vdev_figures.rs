@@ -79,7 +79,10 @@ impl VdevFigures {
             return VdevFigures::default();
         };
         let size = device.saturating_sub(LABEL_START + LABEL_END);
+        let used = pool.cache_figures(config::number(config, "guid")).filter(|_| cache);
         VdevFigures {
+            allocated: used.as_ref().map_or(0, |used| used.allocated),
+            slow_ios: used.and_then(|used| used.leaf).map_or(0, |leaf| leaf.slow_ios()),
             size: if cache { size } else { 0 },
             replacement: with_labels(size),
             device,

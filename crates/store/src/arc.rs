@@ -47,7 +47,8 @@
 //!
 //! # Invariants
 //!
-//! 1. What all entries take never exceeds the budget after a call returns. Uncached blocks never take more than
+//! 1. What all entries take never exceeds the budget after a call returns, less what it takes to know what is on cache devices (at most three
+//!    quarters of it). Uncached blocks never take more than
 //!    [`MAX_UNCACHED`], but for the latest.
 //! 2. The sizes that ghosts had never exceed the budget, and there are never more ghosts than
 //!    [`MIN_GHOSTS`] or the resident entries, whichever is more.
@@ -59,10 +60,12 @@
 //!
 //! See [`follow`]: the cache of a daemon grows into memory that is free, and gives it back.
 //!
-//! A second level of caching would begin where [`lists::Lists`] takes a tail: each eviction passes
-//! [`ArcCache`]'s `evict`, with the value still there.
+//! # The second level
+//!
+//! What is near the ends of the lists is written to cache devices ([`feed`], `crate::l2arc`).
 
 mod cache;
+mod feed;
 pub mod follow;
 mod lists;
 mod name;
@@ -78,6 +81,7 @@ use cenote_format::blkptr::BlockPointer;
 
 pub use cache::ArcCache;
 pub(crate) use cache::Owner;
+pub(crate) use feed::{Fed, Feed, Sleeper, Take};
 pub(crate) use name::Name;
 pub use table::Table;
 
@@ -162,6 +166,8 @@ pub struct ArcStats {
     pub objects: Taken,
     /// Bytes that entries and ghosts take beside these (`hdr_size`).
     pub hdr_size: u64,
+    /// Bytes that it takes to know what is on cache devices (`l2_hdr_size`).
+    pub l2_hdr_size: u64,
     /// The budget, bytes.
     pub c: u64,
     /// Least that the budget can be.
@@ -211,6 +217,6 @@ pub struct ArcStats {
 impl ArcStats {
     /// Bytes that all of it takes (`size` of `arcstats`).
     pub fn taken(&self) -> u64 {
-        self.size + self.unpacked.bytes + self.objects.bytes + self.hdr_size
+        self.size + self.unpacked.bytes + self.objects.bytes + self.hdr_size + self.l2_hdr_size
     }
 }

@@ -8,6 +8,7 @@
 //!          ─ ARC, unpacked metadata ────────────────────────────> Block
 //!          ─ ARC (physical bytes, compressed and encrypted still) ─ decrypt ─ decompress > Block
 //!          ─ in flight: wait for the read that has begun
+//!          ─ cache devices ── checksum ── ARC ── decrypt ─ decompress > Block
 //!          ─ devices: DVA by DVA ── checksum ── ARC ── decrypt ─ decompress > Block
 //!                     └ gang: header, constituents, concatenated
 //! ```
@@ -17,6 +18,7 @@
 //! | [`pipeline`] | the read pipeline above |
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
+//! | [`l2arc`] | blocks on cache devices |
 //! | [`injection`] | faults that an administrator injects into reads of blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | `errlist` | what could not be read, on its way to the error log |
@@ -26,7 +28,7 @@
 //! | `keyless` | what of encrypted blocks is read without keys |
 //! | [`memory`] | how much memory this process can have |
 //! | `scrub` | what a scan does with the blocks that it found |
-//! | `primary` | which datasets' blocks the ARC keeps |
+//! | `primary` | which datasets' blocks the ARC and cache devices keep |
 //! | `direct` | reads and writes past the ARC |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
@@ -48,6 +50,7 @@ pub mod histogram;
 pub mod injection;
 mod keyless;
 pub mod keys;
+pub mod l2arc;
 pub mod memory;
 pub mod notes;
 mod persistent;
@@ -74,7 +77,7 @@ pub use errlist::{LoggedError, Rotation, ScrubStage, TakenErrors};
 pub use error::{BlockError, Bookmark, ZIL_LEVEL};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
-pub use primary::PrimaryCache;
+pub use primary::{Caching, PrimaryCache};
 pub use scan_keys::ScanKeys;
 pub use scrub::{ScanBlock, ScanFunc, Scanned};
 

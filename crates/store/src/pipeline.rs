@@ -44,10 +44,11 @@ use crate::gang::first_of;
 use crate::held;
 use crate::injection::DataHandler;
 use crate::keys::{Keys, LoadedKey};
+use crate::l2arc::L2arc;
 use crate::notes::Unreadable;
 use crate::persistent;
 use crate::prefetch::Prefetcher;
-use crate::primary::{Policies, PrimaryCache};
+use crate::primary::{Caching, Policies};
 use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
 use crate::write::WriteBehind;
@@ -89,6 +90,7 @@ pub struct Store {
     pool: u32,
     misses: AtomicU64,
     policies: Policies,
+    pub(crate) l2arc: Arc<L2arc>,
     pub(crate) direct: Direct,
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
@@ -158,6 +160,7 @@ impl Store {
             arc,
             misses: AtomicU64::new(0),
             policies: Policies::default(),
+            l2arc: Arc::default(),
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
             errors: ErrorLists::default(),
@@ -176,9 +179,9 @@ impl Store {
         self.vdevs().alarm().clone()
     }
 
-    /// What the ARC is to keep of the dataset `objset` from now on; everything, unless it is told.
-    pub fn set_primary_cache(&self, objset: u64, what: PrimaryCache) {
-        self.policies.set(objset, what);
+    /// What the ARC and cache devices are to keep of the dataset `objset` from now on; everything, unless it is told.
+    pub fn set_caching(&self, objset: u64, what: impl Into<Caching>) {
+        self.policies.set(objset, what.into());
     }
 
     /// Sets the pool's salt, known once the meta object set is open. Blocks of the MOS needed
@@ -587,9 +590,12 @@ impl Store {
         if let Some(data) = self.cached(&key, bp) {
             return Ok(data);
         }
-        let data = self.fetch(bp, at, 0)?;
+        let data = match self.on_cache_device(bp, key) {
+            Some(data) => data,
+            None => self.fetch(bp, at, 0)?,
+        };
         if own.is_some() && self.keeps(bp, at) {
-            self.keep(&key, bp, data.clone(), Access::Demand);
+            self.keep((&key, at), bp, data.clone(), Access::Demand);
         }
         Ok(data)
     }

@@ -4,6 +4,36 @@ use crate::tunable::{ANY, SOME, SWITCH};
 use cenote_vdev::declare_tunables;
 
 declare_tunables! {
+    L2ARC_EXCLUDE_SPECIAL "l2arc_exclude_special" Now Switch 0 SWITCH,
+        "Whether blocks on special and dedup vdevs are left out of cache devices";
+    L2ARC_FEED_AGAIN "l2arc_feed_again" Now Switch 1 SWITCH,
+        "Whether a cache device that had much to write is written to again after l2arc_feed_min_ms";
+    L2ARC_FEED_MIN_MS "l2arc_feed_min_ms" Now Milliseconds 200 (1, 3_600_000),
+        "Least time between writes to a cache device";
+    L2ARC_FEED_SECS "l2arc_feed_secs" Now Seconds 1 (1, 86_400),
+        "Time between writes to a cache device";
+    L2ARC_HEADROOM "l2arc_headroom" Now Count 8 (0, 1 << 20),
+        "How far from the ends of the ARC's lists is looked for what to write, in writes; 0: everywhere";
+    L2ARC_HEADROOM_BOOST "l2arc_headroom_boost" Now Percent 200 (100, 10_000),
+        "By how much l2arc_headroom is more, as blocks in the ARC are compressed";
+    L2ARC_META_PERCENT "l2arc_meta_percent" Now Percent 33 (0, 75),
+        "Share of the ARC that may be taken to know what is on cache devices";
+    L2ARC_MFUONLY "l2arc_mfuonly" Now Count 0 (0, 2),
+        "1: only what was used again comes to cache devices; 2: of data only that, and all metadata";
+    L2ARC_NOPREFETCH "l2arc_noprefetch" Now Switch 1 SWITCH,
+        "Whether what is read ahead is neither written to cache devices nor read from them";
+    L2ARC_NORW "l2arc_norw" Now Switch 0 SWITCH,
+        "Whether a cache device is not read while it is written to";
+    L2ARC_REBUILD_LEAST "l2arc_rebuild_blocks_min_l2size" NextOpen Bytes 1_073_741_824 ANY,
+        "Least size of a cache device whose blocks are found again when its pool is imported";
+    L2ARC_REBUILD "l2arc_rebuild_enabled" NextOpen Switch 1 SWITCH,
+        "Whether the blocks of cache devices are found again when their pool is imported";
+    L2ARC_TRIM_AHEAD "l2arc_trim_ahead" Now Percent 0 (0, 10_000),
+        "How much a cache device is trimmed ahead of writes, as a share of these; 0: not";
+    L2ARC_WRITE_BOOST "l2arc_write_boost" Now Bytes 33_554_432 ANY,
+        "Bytes that are written to a cache device besides, until the ARC has evicted something";
+    L2ARC_WRITE_MAX "l2arc_write_max" Now Bytes 33_554_432 SOME,
+        "Most bytes that are written to a cache device at once";
     ALIQUOT "metaslab_aliquot" Now Bytes 2_097_152 SOME,
         "Data for each disk of a top-level vdev before the next one has its turn";
     BIAS_ENABLED "metaslab_bias_enabled" Now Switch 1 SWITCH,

@@ -244,7 +244,7 @@ fn what_a_dataset_does_not_keep_is_read_again() {
         [(PrimaryCache::Metadata, 4096), (PrimaryCache::None, 0), (PrimaryCache::All, 8192)]
     {
         pool.store.drop_caches();
-        pool.store.set_primary_cache(5, what);
+        pool.store.set_caching(5, what);
         pool.store.prefetch(vec![(data, at(0)), (directory, at(1))], Access::Ahead);
         for _ in 0..2 {
             assert_eq!(pool.read(&data).unwrap(), pattern(1, 4096));
@@ -256,7 +256,7 @@ fn what_a_dataset_does_not_keep_is_read_again() {
     }
     // Of other datasets everything is kept.
     pool.store.drop_caches();
-    pool.store.set_primary_cache(5, PrimaryCache::None);
+    pool.store.set_caching(5, PrimaryCache::None);
     pool.store.read(&data, Bookmark { objset: 6, ..at(0) }).unwrap();
     assert_eq!(pool.store.stats().arc.size, 4096);
 }

@@ -49,6 +49,12 @@
  *   leave N                         takes file number N out of the vdev that it is in
  *   idle NAME                       takes the distributed spare NAME out of the vdev that it is in
  *   spare N                         adds file number N as a hot spare
+ *   cache N                         adds file number N as a cache device
+ *   small-caches                    cache devices of any size have log blocks, and what is read ahead goes there and comes from
+ *                                   there; to be said before "import"
+ *   fed BYTES                       waits until so much was written to cache devices
+ *   found N                         waits until N log blocks of cache devices were found again
+ *   hits N                          fails unless N blocks came from cache devices, and none was wrong
  *   offline N, online N             takes file number N out of use, brings it back
  *   hold N                          has resilvers and rebuilds stay where they are, or go on (0)
  *   rebuilt                         waits until no sequential rebuild is under way
@@ -63,6 +69,8 @@
  *   condense N                      starts to make the mapping of a removed vdev shorter, and goes no further
  */
 #include <sys/zfs_context.h>
+#include <poll.h>
+#include <sys/arc_impl.h>
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
 #include <sys/dsl_scan.h>
@@ -119,6 +127,9 @@ extern unsigned long metaslab_force_ganging;
 #define	PHYS_AT		(16 << 10)
 #define	PHYS_SIZE	(112 << 10)
 #define	CONFIG_SIZE	(PHYS_SIZE - 40)
+
+extern unsigned long l2arc_rebuild_blocks_min_l2size, l2arc_headroom;
+extern int l2arc_noprefetch;
 
 static char *pool;
 static char **files;
@@ -344,39 +355,59 @@ has_distributed(nvlist_t *list)
 	return (B_FALSE);
 }
 
+/* What the pool has in a list of spares or cache devices. */
+static int
+listed(spa_t *spa, spa_aux_vdev_t *aux, nvlist_t **list)
+{
+	dmu_buf_t *bonus;
+	int error;
+
+	*list = NULL;
+	if (aux->sav_object == 0 || aux->sav_config != NULL)
+		return (0);
+	error = dmu_bonus_hold(spa->spa_meta_objset, aux->sav_object, FTAG,
+	    &bonus);
+	if (error != 0)
+		return (error);
+	uint64_t size = *(uint64_t *)bonus->db_data;
+	char *packed = malloc(size);
+	dmu_buf_rele(bonus, FTAG);
+	error = dmu_read(spa->spa_meta_objset, aux->sav_object, 0, size,
+	    packed, DMU_READ_PREFETCH);
+	if (error == 0)
+		error = nvlist_unpack(packed, size, list, 0);
+	free(packed);
+	return (error);
+}
+
 /*
- * The kernel's import has the spares of the config that it tried before. This library loads none for a pool that is not
- * written to, and so forgets them.
+ * The kernel's import has the spares and cache devices of the config that it tried before. This library loads none for a
+ * pool that is not written to, and so forgets them.
  */
 static int
-load_spares(void)
+load_aux(void)
 {
 	spa_t *spa;
-	dmu_buf_t *bonus;
-	nvlist_t *list = NULL;
+	nvlist_t *spares = NULL, *caches = NULL;
 	int error = spa_open(pool, &spa, FTAG);
 
 	if (error != 0)
 		return (error);
-	spa_aux_vdev_t *spares = &spa->spa_spares;
-	if (spares->sav_object != 0 && spares->sav_config == NULL &&
-	    (error = dmu_bonus_hold(spa->spa_meta_objset, spares->sav_object,
-	    FTAG, &bonus)) == 0) {
-		uint64_t size = *(uint64_t *)bonus->db_data;
-		char *packed = malloc(size);
-		dmu_buf_rele(bonus, FTAG);
-		error = dmu_read(spa->spa_meta_objset, spares->sav_object, 0,
-		    size, packed, DMU_READ_PREFETCH);
-		if (error == 0)
-			error = nvlist_unpack(packed, size, &list, 0);
-		free(packed);
-	}
-	if (error == 0 && list != NULL && has_distributed(list)) {
-		spares->sav_config = list;
-		spa_config_enter(spa, SCL_ALL, FTAG, RW_WRITER);
+	error = listed(spa, &spa->spa_spares, &spares);
+	if (error == 0)
+		error = listed(spa, &spa->spa_l2cache, &caches);
+	spa_config_enter(spa, SCL_ALL, FTAG, RW_WRITER);
+	if (error == 0 && spares != NULL && has_distributed(spares)) {
+		spa->spa_spares.sav_config = spares;
 		spa_load_spares(spa);
-		spa_config_exit(spa, SCL_ALL, FTAG);
 	}
+	if (error == 0 && caches != NULL) {
+		spa->spa_l2cache.sav_config = caches;
+		spa_load_l2cache(spa);
+	}
+	spa_config_exit(spa, SCL_ALL, FTAG);
+	if (error == 0 && caches != NULL)
+		spa_async_request(spa, SPA_ASYNC_L2CACHE_REBUILD);
 	spa_close(spa, FTAG);
 	return (error);
 }
@@ -424,7 +455,7 @@ import(uint64_t flags)
 	if (found == NULL)
 		return (EINVAL);
 	int error = spa_import(pool, found, NULL, flags);
-	return (error != 0 ? error : load_spares());
+	return (error != 0 ? error : load_aux());
 }
 
 /* Discards the checkpoint, if there is one, and waits until nothing is left of it. */
@@ -676,6 +707,50 @@ add_spare(uint64_t file)
 	error = spa_vdev_add(spa, root);
 	spa_close(spa, FTAG);
 	return (error);
+}
+
+static int
+add_cache(uint64_t file)
+{
+	nvlist_t *root = fnvlist_alloc(), *leaf;
+	spa_t *spa;
+	int error;
+
+	if (file >= file_count || (error = spa_open(pool, &spa, FTAG)) != 0)
+		return (ENOENT);
+	leaf = leaf_on(file);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_L2CACHE, &leaf, 1);
+	error = spa_vdev_add(spa, root);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+/* Waits until a figure of the ARC is so large. */
+static int
+waited(wmsum_t *figure, uint64_t value)
+{
+	for (int i = 0; i < 300; i++) {
+		if (wmsum_value(figure) >= value)
+			return (0);
+		(void) poll(NULL, 0, 100);
+	}
+	fprintf(stderr, "%llu of %llu; headers %llu, unfit %llu\n",
+	    (u_longlong_t)wmsum_value(figure), (u_longlong_t)value,
+	    (u_longlong_t)wmsum_value(
+	    &arc_sums.arcstat_l2_rebuild_abort_dh_errors),
+	    (u_longlong_t)wmsum_value(
+	    &arc_sums.arcstat_l2_rebuild_abort_unsupported));
+	return (ETIMEDOUT);
+}
+
+static int
+cache_hits(uint64_t value)
+{
+	if (wmsum_value(&arc_sums.arcstat_l2_cksum_bad) != 0 ||
+	    wmsum_value(&arc_sums.arcstat_l2_io_error) != 0)
+		return (ECKSUM);
+	return (wmsum_value(&arc_sums.arcstat_l2_hits) < value ? ENOENT : 0);
 }
 
 static int
@@ -1279,6 +1354,22 @@ run(char **w, int count)
 		return (join(w[1], number(w[2]), number(w[3])));
 	if (IS("spare", 1))
 		return (add_spare(number(w[1])));
+	if (IS("cache", 1))
+		return (add_cache(number(w[1])));
+	if (IS("small-caches", 0)) {
+		l2arc_rebuild_blocks_min_l2size = 0;
+		l2arc_noprefetch = 0;
+		l2arc_headroom = 0;
+		return (0);
+	}
+	if (IS("fed", 1))
+		return (waited(&arc_sums.arcstat_l2_write_bytes,
+		    number(w[1])));
+	if (IS("found", 1))
+		return (waited(&arc_sums.arcstat_l2_rebuild_log_blks,
+		    number(w[1])));
+	if (IS("hits", 1))
+		return (cache_hits(number(w[1])));
 	if (IS("leave", 1))
 		return (leave(number(w[1])));
 	if (IS("offline", 1) || IS("online", 1))

@@ -29,6 +29,11 @@ impl VdevTree {
         self.leaves().iter().for_each(|leaf| leaf.fenced.store(true, SeqCst));
     }
 
+    /// Whether nothing is to be written to some leaf.
+    pub fn is_fenced(&self) -> bool {
+        self.leaves().iter().any(|leaf| leaf.is_fenced())
+    }
+
     /// Has nothing written to any leaf from this time on ([`since_boot`]), unless another one is set before; `None`: at no time.
     pub fn fence_at(&self, when: Option<Duration>) {
         let when = when.map_or(u64::MAX, nanoseconds);

@@ -36,6 +36,7 @@
 //! | `probe` | devices that stop answering, and that come back |
 //! | `lag` | what leaves lack that their dirty time logs do not say |
 //! | `surgery` | devices that join and leave a vdev while it is in use |
+//! | [`cache_device`] | cache devices, which are in no tree |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
 //! | `parts` | what joins images that were split |
@@ -62,6 +63,7 @@
 mod alarm;
 mod assemble;
 mod backing;
+pub mod cache_device;
 pub mod deadline;
 pub mod device;
 mod direct;
@@ -123,6 +125,7 @@ pub mod write;
 
 pub use alarm::Alarm;
 pub use backing::is_held;
+pub use cache_device::CacheDevice;
 pub use device::{
     Device, Identity, ReadReq, WriteReq, first_partition, open_device, open_device_rw,
 };

@@ -13,7 +13,7 @@ use crate::VdevTree;
 use crate::device::Device;
 use crate::queue::{self, LeafWork, Priority};
 use crate::state::VdevState;
-use crate::threads::Work;
+use crate::threads::{IoPool, Work};
 use crate::vacant;
 use crate::vdev::{Kind, Vdev};
 
@@ -51,11 +51,16 @@ impl VdevTree {
     /// # Errors
     /// The device does not know how (`Unsupported`), failed, or is not there; the range is not all of its space.
     pub fn trim(&self, leaf: &Arc<Vdev>, range: Range<u64>) -> io::Result<()> {
-        let done = Err(ErrorKind::NotFound.into());
-        let trim = Trim { leaf: leaf.clone(), range, done };
-        let done = queue::run(&self.pool, Priority::Trim, vec![trim]).pop();
-        done.map_or_else(|| Err(io::Error::other("telling the device failed")), |trim| trim.done)
+        tell(&self.pool, leaf, range)
     }
+}
+
+/// As [`VdevTree::trim`], of a leaf of any pool.
+pub(crate) fn tell(pool: &IoPool, leaf: &Arc<Vdev>, range: Range<u64>) -> io::Result<()> {
+    let done = Err(ErrorKind::NotFound.into());
+    let trim = Trim { leaf: leaf.clone(), range, done };
+    let done = queue::run(pool, Priority::Trim, vec![trim]).pop();
+    done.map_or_else(|| Err(io::Error::other("telling the device failed")), |trim| trim.done)
 }
 
 impl Vdev {

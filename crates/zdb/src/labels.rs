@@ -3,6 +3,7 @@
 //! Equal configs (and with `-u` equal uberblocks) are shown once, with the labels that have them.
 
 use super::args::Args;
+use super::cache::{self, Cached};
 use super::print;
 use crate::Surroundings;
 use cenote_command::clock;
@@ -20,6 +21,9 @@ const RING_OFFSET: u64 = 128 << 10;
 const RING_SIZE: usize = 128 << 10;
 /// Slots at the end of the ring that multihost writes use.
 const MMP_SLOTS: usize = 1;
+
+/// The state in the label of a cache device (`POOL_STATE_L2CACHE`).
+const L2CACHE: u64 = 4;
 
 /// Exit code where a device has no label.
 pub const NO_LABEL: i32 = 2;
@@ -43,7 +47,7 @@ pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
         }
         looked => looked,
     };
-    let mut labels = match looked {
+    let (mut labels, cached) = match looked {
         Ok(labels) => labels,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
             writeln!(
@@ -72,15 +76,24 @@ pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
         }
     }
     let found = configs.iter().any(Option::is_some);
-    let error = configs.iter().any(Option::is_none);
+    let mut error = configs.iter().any(Option::is_none);
+    if let Some(cached) = &cached {
+        error |= cache::show(args, ctx, cached)?;
+    }
     Ok(if !found { NO_LABEL } else { i32::from(error) })
 }
 
-/// The labels of the device at a path.
-fn all(path: &Path) -> std::io::Result<Vec<Label>> {
+/// The labels of the device at a path; of a cache device what is on it as well.
+fn all(path: &Path) -> std::io::Result<(Vec<Label>, Option<Cached>)> {
     let device = open_labelled(path)?;
     let mut ashift = 9;
-    Ok((0..LABELS).map(|i| read(&*device, i, &mut ashift)).collect())
+    let labels: Vec<Label> = (0..LABELS).map(|i| read(&*device, i, &mut ashift)).collect();
+    let of_cache = |label: &Label| {
+        label.config.as_ref().is_some_and(|config| config.u64("state") == Some(L2CACHE))
+    };
+    let bytes = |offset, len| read_at(&*device, offset, len);
+    let cached = labels.iter().any(of_cache).then(|| cache::read(&bytes));
+    Ok((labels, cached))
 }
 
 /// The device at a path; where that has a partition table, its first partition with a label.

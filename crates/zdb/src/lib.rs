@@ -8,7 +8,7 @@
 //! | room | options |
 //! |---|---|
 //! | [`args`] | the command line; what is refused |
-//! | [`labels`] | `-l` |
+//! | [`labels`], [`cache`] | `-l` |
 //! | [`metaslabs`] | `-m`, `-M` |
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
 //! | [`history`] | `-h` |
@@ -33,6 +33,7 @@ pub mod args;
 pub mod backup;
 pub mod bins;
 pub mod blocks;
+pub mod cache;
 mod checkpoint;
 mod copied;
 pub mod dedup;

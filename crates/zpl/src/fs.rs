@@ -132,13 +132,13 @@ impl FileSystem {
 
     /// Opens the file system in `os` for reading, as `settings` say: what the ARC keeps of it, too.
     pub fn open_as(os: Arc<ObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
-        os.store().set_primary_cache(os.id(), settings.cache);
+        os.store().set_caching(os.id(), settings.cache);
         Self::open_source(Source::Fixed(os), Settings { read_only: true, ..settings })
     }
 
     /// Opens a file system that is in use. No other code may change its files.
     pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
-        live.base().store().set_primary_cache(live.id(), settings.cache);
+        live.base().store().set_caching(live.id(), settings.cache);
         Self::open_source(Source::Live(live), settings)
     }
 
@@ -207,7 +207,7 @@ impl FileSystem {
 
     /// Changes the properties that can change. Open files follow.
     pub fn set_settings(&self, settings: Settings) {
-        self.source.base().store().set_primary_cache(self.source.id(), settings.cache);
+        self.source.base().store().set_caching(self.source.id(), settings.cache);
         *self.settings.write() = Arc::new(settings.within(self.version() >= SYSTEM_ATTRIBUTES));
     }
 

@@ -52,7 +52,7 @@ mod znode;
 pub use attr::Attr;
 pub use cenote_dmu::outside::{Clock, Time};
 pub use cenote_dmu::write::{Births, Spare};
-pub use cenote_store::PrimaryCache;
+pub use cenote_store::{Caching, PrimaryCache};
 pub use diff::{Change, Difference, Stop as DiffStop, differences};
 pub use dir::DirEntry;
 pub use error::{Error, Result};

@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use cenote_dmu::outside::Clock;
 use cenote_dmu::tunables::{DIO_ENABLED, DIO_STRICT};
 use cenote_format::dmu::DNODE_SLOT;
-use cenote_store::PrimaryCache;
+use cenote_store::Caching;
 
 /// Which extended attributes are shown: follows the properties of the dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct Settings {
     /// Nothing may be changed (`readonly`).
     pub read_only: bool,
     /// What of the file system's blocks the ARC keeps (`primarycache`).
-    pub cache: PrimaryCache,
+    pub cache: Caching,
     /// Which requests pass by the ARC (`direct`).
     pub direct: DirectIo,
     /// Where times come from.
@@ -123,7 +123,7 @@ impl Default for Settings {
             long_names: false,
             large_microzap: false,
             read_only: false,
-            cache: PrimaryCache::All,
+            cache: Caching::default(),
             direct: DirectIo::Standard,
             clock: Clock::default(),
         }

@@ -6,7 +6,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, Seek, zap::Zap};
 use cenote_format::dmu::ObjsetType;
-use cenote_store::PrimaryCache;
+use cenote_store::Caching;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,8 +46,8 @@ impl Volume {
     }
 
     /// Has the ARC keep `what` of it (`primarycache`).
-    pub fn set_primary_cache(&self, what: PrimaryCache) {
-        self.source.base().store().set_primary_cache(self.source.id(), what);
+    pub fn set_caching(&self, what: Caching) {
+        self.source.base().store().set_caching(self.source.id(), what);
     }
 
     /// The property `volsize`, in bytes.

@@ -44,7 +44,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("relatime", "Whether the time of access is changed only where it is older than the last change, or a day."),
     ("reservation", "How much space the dataset and all below it are sure of."),
     ("rootcontext", "The SELinux context of the root directory. It is shown if another system set it, and cannot be set here: mounts of cenote have none."),
-    ("secondarycache", "What is kept on cache devices. It is kept, and has no effect here: cache devices are not used."),
+    ("secondarycache", "What may come to cache devices."),
     ("setuid", "Whether the set-user-ID bits of programs are heeded."),
     ("sharenfs", "Options of NFS. They are kept: cenote does not share by itself."),
     ("sharesmb", "Options of SMB. They are kept: cenote does not share by itself."),

@@ -41,7 +41,7 @@ pub const PAGES: &[Page] = &[
                devices. Words between them say how they are put together: mirror, raidz (raidz1), raidz2 and raidz3 begin a \
                vdev of the devices that follow, and so does draid[PARITY][:DATAd][:CHILDRENc][:SPARESs] (draid2:4d:11c:1s: groups \
                of four data disks with two of parity, over eleven devices with room for one distributed spare); log, cache, spare, \
-               special and dedup begin devices of another use. Cache devices are kept, and not used.\n\n\
+               special and dedup begin devices of another use. Cache devices have copies of blocks that memory has no room for.\n\n\
                The data of a pool can be in an object store instead: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
                file:///DIRECTORY is then its one vdev without another use. Options follow a question mark, with & between: \
                endpoint=URL, region=REGION and style=path or style=virtual for s3, endpoint=URL for gs, account=NAME and endpoint=URL for az. \

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse_with_long};
 use crate::pools::reason;
 use crate::vdevs::style;
-use crate::zpool::create::{ashift, in_use, tell_caches};
+use crate::zpool::create::{ashift, in_use};
 use crate::zpool::layout;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
@@ -90,7 +90,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     engine.add(prepared).map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
-    tell_caches(&layout, ctx);
     cachefile::update(&ctx.pools);
     Ok(0)
 }

@@ -228,13 +228,6 @@ pub fn ashift(text: &str) -> Result<u64, Stop> {
     text.parse().or_else(|_| fail(format!("cannot parse 'ashift={text}': not a number")))
 }
 
-/// Says so if a pool got cache devices.
-pub fn tell_caches(layout: &Layout, ctx: &mut Context) {
-    if !layout.caches.is_empty() {
-        ctx.complain("warning: cache devices are kept, but have no effect: they are not used");
-    }
-}
-
 /// Creates the pool and mounts its root file system.
 fn make(
     request: &Request,
@@ -297,7 +290,6 @@ fn make(
     }
     cachefile::update(&ctx.pools);
     tell_kept(&request.root_props, ctx);
-    tell_caches(layout, ctx);
     let pool = imported.pool();
     let root = match pool.dsl().root() {
         Ok(root) => root,

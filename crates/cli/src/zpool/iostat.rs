@@ -312,10 +312,11 @@ impl Report<'_> {
                 {
                     self.dashes(Some(title), WIDTH, ctx)?;
                 }
-                Item::Aux { name, space, .. } if !skip && self.show.histogram.is_none() => {
-                    self.idle(name, 2, space.map(|s| (s.alloc, s.free())), ctx)?;
+                Item::Aux { name, guid, space, .. } => {
+                    let space = space.map(|s| (s.alloc, s.free()));
+                    self.cache(imported, (name, *guid, 2), space, skip, ctx)?;
                 }
-                Item::Section(_) | Item::Aux { .. } => {}
+                Item::Section(_) => {}
             }
         }
         if !skip && self.show.verbose && self.show.histogram.is_none() && !self.show.scripted {
@@ -341,10 +342,9 @@ impl Report<'_> {
                     let space = space_of(imported, vdev, *top);
                     self.vdev(imported, name, 0, vdev, space, skip, ctx)?;
                 }
-                Item::Aux { name, guid, space, .. }
-                    if guids.contains(guid) && !skip && self.show.histogram.is_none() =>
-                {
-                    self.idle(name, 0, space.map(|s| (s.alloc, s.free())), ctx)?;
+                Item::Aux { name, guid, space, .. } if guids.contains(guid) => {
+                    let space = space.map(|s| (s.alloc, s.free()));
+                    self.cache(imported, (name, *guid, 0), space, skip, ctx)?;
                 }
                 _ => {}
             }
@@ -352,7 +352,23 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// The line of a cache device, which nothing is read from or written to.
+    /// What there is to say of a cache device.
+    fn cache(
+        &mut self,
+        imported: &Imported,
+        (name, guid, depth): (&str, u64, usize),
+        space: Option<(u64, u64)>,
+        skip: bool,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        match imported.pool().cache_leaf(guid) {
+            Some(leaf) => self.vdev(imported, name, depth, &leaf, space, skip, ctx),
+            None if !skip && self.show.histogram.is_none() => self.idle(name, depth, space, ctx),
+            None => Ok(()),
+        }
+    }
+
+    /// The line of a cache device that is not used.
     fn idle(
         &self,
         name: &str,

@@ -4,7 +4,6 @@
 use super::props::find;
 
 const NO_DEVICES: &str = "volumes are not served as block devices";
-const NO_CACHE: &str = "cache devices are not used";
 
 /// Why a property of a dataset has no effect with this value; `None`: it has one, or asks for what is so anyway.
 pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
@@ -12,7 +11,6 @@ pub fn without_effect(name: &str, value: &str) -> Option<&'static str> {
         ("sharenfs" | "sharesmb", "off") => None,
         ("sharenfs", _) => Some("nothing is shared by NFS"),
         ("sharesmb", _) => Some("nothing is shared by SMB"),
-        ("secondarycache", "all" | "metadata") => Some(NO_CACHE),
         ("prefetch", "none" | "metadata") => Some("files are read ahead all the same"),
         ("volmode", "full" | "geom" | "dev") | ("snapdev", "visible") => Some(NO_DEVICES),
         ("volthreading", "off") => Some(NO_DEVICES),
@@ -35,9 +33,7 @@ mod tests {
                 Type::Text(text) => text.unwrap_or_default(),
                 Type::Number(_) => "0",
             };
-            // Cache devices would be used by default.
-            let said = without_effect(property.name, default);
-            assert_eq!(said.is_some(), property.name == "secondarycache", "{}", property.name);
+            assert_eq!(without_effect(property.name, default), None, "{}", property.name);
         }
         assert_eq!(without_effect("sharenfs", "rw"), Some("nothing is shared by NFS"));
         assert_eq!(without_effect("acltype", "posix"), None);

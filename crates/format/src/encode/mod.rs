@@ -10,6 +10,7 @@
 //! | [`dmu`] | dnodes, object sets |
 //! | [`dsl`] | directories, datasets, deadlists, bpobjs, bookmarks |
 //! | [`embedded`] | checksums that blocks carry themselves |
+//! | [`l2arc`] | headers and log blocks of cache devices |
 //! | [`label`] | uberblocks, configs, whole labels |
 //! | [`sa`] | buffers of system attributes, packed extended attributes |
 //! | [`spacemap`] | headers, histograms and entries of space maps |
@@ -26,6 +27,7 @@ pub mod blkptr;
 pub mod dmu;
 pub mod dsl;
 pub mod embedded;
+pub mod l2arc;
 pub mod label;
 pub mod sa;
 pub mod spacemap;

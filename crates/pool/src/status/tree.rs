@@ -299,7 +299,7 @@ impl ConfigTree {
             .iter()
             .map(|c| VdevLine::spare(c, pool.has_spare(c), active(config::number(c, "guid"))))
             .collect();
-        tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.cache_state(c))).collect();
+        tree.cache = pool.caches().iter().map(|c| VdevLine::cache(pool, c)).collect();
         tree.note_refusals(pool.devices());
         tree
     }
@@ -362,6 +362,15 @@ impl VdevLine {
             only_read: false,
             children: vec![],
         }
+    }
+
+    /// A cache device, with what it has counted if it is used.
+    fn cache(pool: &Pool, config: &NvList) -> VdevLine {
+        let mut line = VdevLine::aux(config, pool.cache_state(config));
+        if let Some(leaf) = pool.cache_leaf(config::number(config, "guid")) {
+            (line.errors, line.slow_ios) = (leaf.errors(), leaf.slow_ios());
+        }
+        line
     }
 
     fn spare(config: &NvList, found: bool, in_use: bool) -> VdevLine {

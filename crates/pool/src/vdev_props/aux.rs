@@ -1,5 +1,5 @@
-//! Properties of spares and cache devices (`spa_lookup_by_guid` with them). They are in no tree, have no ZAP and no counts: what is known
-//! of them is their config, their state, and the size of their device. What could be set has its default, and cannot be set.
+//! Properties of spares and cache devices (`spa_lookup_by_guid` with them). They are in no tree and have no ZAP: what is known
+//! of them is their config, their state, the size of their device, and what a cache device has and counted. What could be set has its default, and cannot be set.
 //!
 //! A spare that stands in for a device is a leaf of the tree, and its properties are those of that leaf.
 
@@ -16,12 +16,16 @@ use cenote_format::label::LABEL_END;
 pub struct AuxProps<'a> {
     line: &'a VdevLine,
     figures: VdevFigures,
+    /// Reads and writes of a cache device, and their bytes.
+    io: (u64, u64, u64, u64),
 }
 
 impl<'a> AuxProps<'a> {
     /// The properties of a spare or, with `cache`, of a cache device that `line` shows.
     pub fn new(pool: &Pool, line: &'a VdevLine, cache: bool) -> AuxProps<'a> {
-        AuxProps { line, figures: VdevFigures::of_aux(pool, &line.config, cache) }
+        let leaf = pool.cache_leaf(config::number(&line.config, "guid"));
+        let io = leaf.map(|leaf| leaf.io_stats()).unwrap_or_default();
+        AuxProps { line, figures: VdevFigures::of_aux(pool, &line.config, cache), io }
     }
 
     /// All of them.
@@ -33,7 +37,10 @@ impl<'a> AuxProps<'a> {
     pub fn get(&self, name: &str) -> Option<PropValue> {
         let (config, f) = (&self.line.config, &self.figures);
         Some(match name {
-            "capacity" => PropValue { human: "0%".into(), ..plain(0, Source::None) },
+            "capacity" => {
+                let percent = f.allocated.saturating_mul(100).checked_div(f.size).unwrap_or(0);
+                PropValue { human: format!("{percent}%"), ..plain(percent, Source::None) }
+            }
             "state" => {
                 let state = self.line.vdev_state?;
                 let human = state_name(state).into();
@@ -44,7 +51,17 @@ impl<'a> AuxProps<'a> {
             "parity" | "numchildren" => plain(0, Source::None),
             "asize" => number(f.device.saturating_sub(LABEL_START + LABEL_END)),
             "psize" => number(f.device),
-            "size" | "free" => number(f.size),
+            "size" => number(f.size),
+            "free" => number(f.size.saturating_sub(f.allocated)),
+            "allocated" => number(f.allocated),
+            "slow_ios" => number(f.slow_ios),
+            "read_errors" => number(self.line.errors.0),
+            "write_errors" => number(self.line.errors.1),
+            "checksum_errors" => number(self.line.errors.2),
+            "read_ops" => number(self.io.0),
+            "write_ops" => number(self.io.1),
+            "read_bytes" => number(self.io.2),
+            "write_bytes" => number(self.io.3),
             "name" | "path" => maybe(config.str("path")),
             "devid" => maybe(config.str("devid")),
             "physpath" => maybe(config.str("phys_path")),
@@ -60,7 +77,7 @@ impl<'a> AuxProps<'a> {
             | "slow_io_t" => plain("-", Source::Default),
             "bootsize" => PropValue { source: Source::Default, ..number(0) },
             "raidz_expanding" | "sit_out" | "autosit" => return None,
-            // Counts: none are kept.
+            // Other counts: none are kept.
             name if NATIVE.contains(&name) => number(0),
             name if name.contains(':') => plain("-", Source::Default),
             _ => return None,

@@ -1,5 +1,6 @@
 //! The cache itself: what readers and writers of all pools call.
 
+use super::feed::Sleeper;
 use super::follow::{Bounds, Following};
 use super::lists::{List, Lists};
 use super::name::{Kind, Name, Value, allocation};
@@ -9,7 +10,7 @@ use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::panicking;
 use std::time::{Duration, Instant};
@@ -50,7 +51,10 @@ pub struct ArcCache {
     dead: Mutex<Dead>,
     /// Held while entries of tables that are gone are looked for: with it, nothing of those that were known before is left.
     tidying: Mutex<()>,
-    puts: Puts,
+    pub(super) puts: Puts,
+    /// Who sleeps until something is put in, and whether anyone does.
+    pub(super) sleepers: Mutex<Vec<Weak<dyn Sleeper>>>,
+    pub(super) asleep: AtomicBool,
     /// It is not what it must be: it has nothing from now on, and takes nothing in.
     off: AtomicBool,
     pub(super) following: Following,
@@ -66,8 +70,8 @@ struct Dead {
 
 /// What [`Age`] is of.
 #[repr(align(128))] // Readers do not wait for a writer that changes what is beside it.
-struct Puts {
-    puts: AtomicU32,
+pub(super) struct Puts {
+    pub puts: AtomicU32,
     one_use: AtomicU32,
 }
 
@@ -79,13 +83,15 @@ pub(super) struct Entry {
     pub size: u64,
     pub metadata: bool,
     pub access: Access,
+    /// What is known of a block that may come to a cache device; 0: it may not.
+    pub about: u64,
 }
 
 impl Entry {
     pub fn bytes(name: Name, data: Abd, metadata: bool, access: Access) -> Entry {
         let data = fitted(data);
         let size = allocation(data.memory());
-        Entry { name, size, value: Value::Bytes(data), metadata, access }
+        Entry { name, size, value: Value::Bytes(data), metadata, access, about: 0 }
     }
 }
 
@@ -146,6 +152,8 @@ impl ArcCache {
             dead: Mutex::default(),
             tidying: Mutex::default(),
             puts: Puts { puts: AtomicU32::new(0), one_use: AtomicU32::new(ONE_USE) },
+            sleepers: Mutex::default(),
+            asleep: AtomicBool::new(false),
             off: AtomicBool::new(false),
             following,
         }
@@ -172,7 +180,7 @@ impl ArcCache {
         Arc::new(ArcCache::with(Bounds::modest().max, Following::tunables()))
     }
 
-    fn is_off(&self) -> bool {
+    pub(super) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
     }
 
@@ -210,12 +218,12 @@ impl ArcCache {
         owners.iter().for_each(|owner| owner.cache_broke(why.clone()));
     }
 
-    fn shard(&self, name: &Name) -> &Shard {
+    pub(super) fn shard(&self, name: &Name) -> &Shard {
         &self.shards[(name.spread() >> (u64::BITS - SHARDS.ilog2())) as usize]
     }
 
     /// Does something with the lists. Values are dropped without them.
-    fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
+    pub(super) fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
         // What was declared last is dropped first.
         let _tells = Tells { cache: self, was_off: self.is_off() };
         let mut gone = Vec::new();
@@ -260,17 +268,34 @@ impl ArcCache {
         !self.is_off() && self.shard(name).find(name).is_some()
     }
 
-    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
-    /// would push out too much for one reader.
+    /// As [`ArcCache::insert_block`], of a block that comes to no cache device.
+    #[cfg(test)]
     pub(crate) fn insert(&self, name: Name, data: Abd, metadata: bool, access: Access) {
+        self.insert_block((name, 0), data, metadata, access);
+    }
+
+    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
+    /// would push out too much for one reader. `about` is what is known of one that may come to a cache device, else 0.
+    pub(crate) fn insert_block(
+        &self,
+        (name, about): (Name, u64),
+        data: Abd,
+        metadata: bool,
+        access: Access,
+    ) {
         if !self.contains(&name) {
-            self.put(Entry::bytes(name, data, metadata, access), false);
+            self.put(Entry { about, ..Entry::bytes(name, data, metadata, access) }, false);
         }
     }
 
     /// Puts a block that was just written in place of what may be there under its name.
     pub(crate) fn replace(&self, name: Name, data: Abd, metadata: bool) {
-        self.put(Entry::bytes(name, data, metadata, Access::Demand), true);
+        self.replace_block((name, 0), data, metadata);
+    }
+
+    /// The same of a block of which so much is known that it may come to a cache device.
+    pub(crate) fn replace_block(&self, (name, about): (Name, u64), data: Abd, metadata: bool) {
+        self.put(Entry { about, ..Entry::bytes(name, data, metadata, Access::Demand) }, true);
     }
 
     /// Puts an entry in; `replaces`: also where there is one of that name.
@@ -278,12 +303,16 @@ impl ArcCache {
         if self.is_off() {
             return;
         }
+        let since = self.puts.puts.fetch_add(1, SeqCst);
+        self.put_since(entry, replaces, since);
+        self.wake();
+    }
+
+    fn put_since(&self, mut entry: Entry, replaces: bool, since: u32) {
         let shard = self.shard(&entry.name);
-        let since = self.puts.puts.fetch_add(1, Relaxed);
-        let mut entry = entry;
         if replaces && let Ok(size) = u32::try_from(entry.size) {
             // What changes in place mostly takes what it took: the lists are not needed for that.
-            match shard.swap(&entry.name, entry.value, size, self.age()) {
+            match shard.swap(&entry.name, entry.value, (size, entry.about), self.age()) {
                 Ok(_former) => return,
                 Err(value) => entry.value = value,
             }
@@ -304,12 +333,12 @@ impl ArcCache {
                 list = List::Frequent;
             }
             let taken = entry.size + ENTRY;
-            let size = u32::try_from(entry.size).ok().filter(|_| taken <= lists.c / 4);
+            let size = u32::try_from(entry.size).ok().filter(|_| taken <= lists.room() / 4);
             let Some(size) = size else { return gone.push(entry.value) };
             self.make_room(lists, taken, gone);
-            let Entry { name, value, metadata, access, .. } = entry;
+            let Entry { name, value, metadata, access, about, .. } = entry;
             let at = lists.add(name, size, metadata, list);
-            let resident = Resident::new((value, size), (at, since), list, access);
+            let resident = Resident::new((value, size), (at, since), list, (access, about));
             let before = shard.entries.write().insert(name, resident);
             if before.is_some() {
                 broken(format_args!("ARC: {name:?} is there twice"));
@@ -349,7 +378,7 @@ impl ArcCache {
 
     /// Evicts entries until another `bytes` bytes fit into the budget (`arc_evict`).
     fn make_room(&self, lists: &mut Lists, bytes: u64, gone: &mut Vec<Value>) {
-        while lists.taken() + bytes > lists.c {
+        while lists.taken() + bytes > lists.room() {
             self.evict(lists, gone);
         }
     }
@@ -512,10 +541,13 @@ impl ArcCache {
     pub(super) fn resize(&self, budget: u64) {
         while !self.is_off() {
             let done = self.with_lists(|lists, gone| {
-                while lists.taken() > budget && gone.len() < AT_ONCE {
+                let room = lists.room_of(budget);
+                while lists.taken() > room && gone.len() < AT_ONCE {
                     self.evict(lists, gone);
                 }
-                lists.set_budget(budget.max(lists.taken()));
+                // Of that there is room for what is left.
+                let (taken, more) = (lists.taken(), lists.l2);
+                lists.set_budget(if taken > room { budget.max(taken + more) } else { budget });
                 lists.trim_ghosts();
                 lists.check();
                 lists.c == budget
@@ -546,7 +578,7 @@ impl ArcCache {
 
     /// Bytes that all of it takes, and the budget.
     pub(super) fn taken_of(&self) -> (u64, u64) {
-        self.with_lists(|lists, _| (lists.taken(), lists.c))
+        self.with_lists(|lists, _| (lists.taken() + lists.l2, lists.c))
     }
 
     /// Sizes and counts.
@@ -604,6 +636,7 @@ fn sizes(lists: &Lists) -> ArcStats {
         unpacked,
         objects,
         hdr_size: lists.heads(),
+        l2_hdr_size: lists.l2,
         c: lists.c,
         p: lists.p,
         mru_size: bytes(List::Recent),

@@ -64,6 +64,8 @@ pub(super) struct Lists {
     /// The budget, and the target of the recent side.
     pub c: u64,
     pub p: u64,
+    /// Bytes of the budget that it takes to know what is on cache devices.
+    pub l2: u64,
     pub ghost_hits: [u64; 2],
     pub deleted: u64,
     pub most: u64,
@@ -84,6 +86,7 @@ impl Lists {
             kinds: [Taken::default(); 3],
             c: budget,
             p: budget / 2,
+            l2: 0,
             ghost_hits: [0; 2],
             deleted: 0,
             most: 0,
@@ -117,6 +120,16 @@ impl Lists {
     /// Bytes that all of it takes.
     pub fn taken(&self) -> u64 {
         self.values() + self.heads()
+    }
+
+    /// What entries and ghosts may take.
+    pub fn room(&self) -> u64 {
+        self.room_of(self.c)
+    }
+
+    /// The same if the budget were so large. Blocks have a quarter of it at least.
+    pub fn room_of(&self, budget: u64) -> u64 {
+        budget - self.l2.min(budget / 4 * 3)
     }
 
     /// A new node at the head of a list that is not one of ghosts.
@@ -191,8 +204,8 @@ impl Lists {
 
     /// Checks what is true whenever the lists are let go.
     pub fn check(&self) {
-        let (taken, budget, target) = (self.taken(), self.c, self.p);
-        invariant!(taken <= budget, "ARC: {taken} bytes, and the budget is {budget}");
+        let (taken, room, budget, target) = (self.taken(), self.room(), self.c, self.p);
+        invariant!(taken <= room, "ARC: {taken} bytes, and there is room for {room} of {budget}");
         invariant!(target <= budget, "ARC: a target of {target}, and the budget is {budget}");
         let kinds: u64 = self.kinds.iter().map(|kind| kind.bytes).sum();
         let values = self.values();

@@ -25,6 +25,8 @@ pub(super) struct Resident {
     pub touched: AtomicBool,
     /// Why it came, until a reader wants it: see [`Unread`].
     unread: AtomicU8,
+    /// What is known of a block that may come to a cache device; else 0.
+    pub about: u64,
     /// Where its node is; for counting.
     list: AtomicU8,
 }
@@ -43,7 +45,7 @@ impl Resident {
         (value, size): (Value, u32),
         (at, since): (u32, u32),
         list: List,
-        access: Access,
+        (access, about): (Access, u64),
     ) -> Resident {
         Resident {
             value,
@@ -52,6 +54,7 @@ impl Resident {
             since,
             touched: AtomicBool::new(false),
             unread: AtomicU8::new(unread(access)),
+            about,
             list: AtomicU8::new(list as u8),
         }
     }
@@ -142,7 +145,13 @@ impl Shard {
     }
 
     /// Puts a value in the place of one of the same size. The former one; or the new one, where there is none of that size.
-    pub fn swap(&self, name: &Name, value: Value, size: u32, age: Age) -> Result<Value, Value> {
+    pub fn swap(
+        &self,
+        name: &Name,
+        value: Value,
+        (size, about): (u32, u64),
+        age: Age,
+    ) -> Result<Value, Value> {
         let mut entries = self.entries.write();
         match entries.get_mut(name).filter(|entry| entry.size == size) {
             Some(entry) => {
@@ -150,6 +159,7 @@ impl Shard {
                     entry.touched.store(true, Relaxed);
                 }
                 entry.unread.store(0, Relaxed);
+                entry.about = about;
                 Ok(std::mem::replace(&mut entry.value, value))
             }
             None => Err(value),

@@ -44,7 +44,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         let (name, size) = (self.name(number), allocation(bytes));
         let (value, metadata, access) = (Value::Object(object), true, Access::Demand);
         self.used.store(true, Relaxed);
-        self.cache.put(Entry { name, value, size, metadata, access }, true);
+        self.cache.put(Entry { name, value, size, metadata, access, about: 0 }, true);
     }
 
     /// Takes an object out.

@@ -1,13 +1,15 @@
 //! What a store has in the ARC, and what it tells it.
 
 use super::unpack::{is_metadata, keeps_decoded};
-use super::{Block, Store, StoreStats};
+use super::{Block, Store, StoreStats, Wanted};
 use crate::arc::{Access, Key, Name, Owner, Table};
 use crate::direct;
 use crate::error::Bookmark;
 use crate::keys::{PLAIN, View};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::Checksum;
+use cenote_format::l2arc::Props;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Owner for Store {
@@ -19,6 +21,7 @@ impl Owner for Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        self.l2arc.leave(&self.arc);
         self.arc.leave(self.pool);
     }
 }
@@ -53,8 +56,13 @@ impl Store {
             None if is_metadata(bp) => self.forget_unpacked(&key, view),
             None => {}
         }
+        // Nothing of that name was on disk: a block that was written there before in this group is on no cache device.
+        self.l2arc.forget(&key);
         match self.policies.keeps(bp, at) && !self.direct.takes(at) {
-            true => self.arc.replace(self.name(&key), physical, is_metadata(bp)),
+            true => {
+                let name = (self.name(&key), self.about(bp, at));
+                self.arc.replace_block(name, physical, is_metadata(bp));
+            }
             false => self.forget_physical(&key),
         }
     }
@@ -68,6 +76,7 @@ impl Store {
     /// the pool read it from the devices.
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
+        self.l2arc.forget_all(freed.iter().map(|(key, _)| *key));
         let keys = self.keys().ids();
         let names = freed.iter().flat_map(|(key, is_metadata)| {
             let views = keys.iter().copied().chain([PLAIN]).filter(|_| *is_metadata);
@@ -99,8 +108,9 @@ impl Store {
         self.arc.forget_views(self.pool, keys);
     }
 
-    /// The physical bytes of a block leave the cache.
+    /// The physical bytes of a block leave the caches.
     pub(super) fn forget_physical(&self, key: &Key) {
+        self.l2arc.forget(key);
         self.arc.forget(&self.name(key));
     }
 
@@ -118,8 +128,44 @@ impl Store {
     }
 
     /// Puts a block that was read into the ARC.
-    pub(super) fn keep(&self, key: &Key, bp: &BlockPointer, data: Abd, access: Access) {
-        self.arc.insert(self.name(key), data, is_metadata(bp), access);
+    pub(super) fn keep(
+        &self,
+        (key, at): (&Key, Bookmark),
+        bp: &BlockPointer,
+        data: Abd,
+        access: Access,
+    ) {
+        let name = (self.name(key), self.about(bp, at));
+        self.arc.insert_block(name, data, is_metadata(bp), access);
+    }
+
+    /// What is known of a block that may come to a cache device; else 0. Blocks that carry their own checksum are read past the
+    /// caches, by who knows what they are.
+    fn about(&self, bp: &BlockPointer, at: Bookmark) -> u64 {
+        let may = self.policies.may_go_on(bp, at)
+            && Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| !kind.is_embedded());
+        let props = Props::default().sized(bp.lsize(), bp.psize()).compressed(bp.compression());
+        if may { props.metadata(is_metadata(bp)).protected(bp.uses_crypt()).0 } else { 0 }
+    }
+
+    /// A block, if a cache device has it.
+    pub(super) fn on_cache_device(&self, bp: &BlockPointer, key: Key) -> Option<Abd> {
+        self.l2arc.read(&[(bp, key)], None, &|bp, data| self.is_right(bp, data)).pop()?
+    }
+
+    /// The same of many.
+    pub(super) fn on_cache_devices(
+        &self,
+        wanted: &[Wanted],
+        ahead: Option<Access>,
+    ) -> Vec<Option<Abd>> {
+        let wanted: Vec<_> = wanted.iter().map(|(bp, _, key)| (bp, *key)).collect();
+        self.l2arc.read(&wanted, ahead, &|bp, data| self.is_right(bp, data))
+    }
+
+    /// The number of the pool in the ARC.
+    pub(crate) fn in_arc(&self) -> u32 {
+        self.pool
     }
 
     /// The physical bytes of a block, if the ARC has them.

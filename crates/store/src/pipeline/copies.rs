@@ -13,9 +13,35 @@ use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
 use std::sync::Arc;
 
 impl Store {
-    /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
-    /// (and gang blocks) one by one. `ahead`: they are not needed yet, but will be by this kind of access.
+    /// Reads blocks into the ARC, from cache devices or from the devices of the pool. `ahead`: they are not needed yet, but will be by this
+    /// kind of access.
     pub(super) fn fetch_many(
+        &self,
+        wanted: &[Wanted],
+        ahead: Option<Access>,
+    ) -> Vec<Result<Abd, BlockError>> {
+        let found = self.on_cache_devices(wanted, ahead);
+        if found.iter().all(Option::is_none) {
+            return self.fetch_from_pool(wanted, ahead);
+        }
+        let missing = wanted.iter().zip(&found).filter(|(_, found)| found.is_none());
+        let missing: Vec<Wanted> = missing.map(|(request, _)| *request).collect();
+        let mut read = self.fetch_from_pool(&missing, ahead).into_iter();
+        let take = |((bp, at, key), found): (&Wanted, Option<Abd>)| {
+            let Some(data) = found else {
+                return read.next().unwrap_or_else(|| Err(no_copy(bp, *at)));
+            };
+            if ahead.is_some() && self.policies.keeps(bp, *at) || self.keeps(bp, *at) {
+                self.keep((key, *at), bp, data.clone(), ahead.unwrap_or(Access::Demand));
+            }
+            Ok(data)
+        };
+        wanted.iter().zip(found).map(take).collect()
+    }
+
+    /// Reads blocks from the devices of the pool into the ARC: the first copies as one batch, then what failed
+    /// (and gang blocks) one by one.
+    fn fetch_from_pool(
         &self,
         wanted: &[Wanted],
         ahead: Option<Access>,
@@ -57,7 +83,7 @@ impl Store {
             };
             if sound && (ahead.is_some() && self.policies.keeps(bp, *at) || self.keeps(bp, *at)) {
                 let access = ahead.unwrap_or(Access::Demand);
-                self.keep(key, bp, data.clone(), access);
+                self.keep((key, *at), bp, data.clone(), access);
             }
             Ok(data)
         };

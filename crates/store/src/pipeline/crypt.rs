@@ -177,7 +177,7 @@ impl Store {
         };
         self.note(notes);
         if self.keeps(bp, at) {
-            self.keep(&key, bp, physical.clone(), Access::Demand);
+            self.keep((&key, at), bp, physical.clone(), Access::Demand);
         }
         Ok(physical)
     }

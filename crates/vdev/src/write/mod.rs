@@ -87,6 +87,7 @@ pub use removing::{PlacedCopy, RepairMark};
 pub use sides::Asking;
 pub(crate) use submit::submit;
 pub(crate) use submit::{LeafWrite, write_leaves};
+pub(crate) use submit::{request as write_request, submit as submit_writes};
 pub(crate) use unflushed::Unflushed;
 
 /// One block of a batch.

@@ -40,7 +40,7 @@ use crate::fs::FileSystem;
 use crate::volume::Volume;
 use crate::write::context::Cx;
 use crate::write::data::MAX_SIZE;
-use crate::{Error, PrimaryCache, Result, Settings, Visibility};
+use crate::{Caching, Error, Result, Settings, Visibility};
 use apply::Applier;
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::OpenObjectSet;
@@ -108,7 +108,7 @@ pub fn replay(
             // Lists are extended attributes here: their records say what becomes of them.
             let visibility = Visibility { posix_acl: false, ..settings.visibility };
             // Data that is read ahead has to be kept until it is needed.
-            let cache = PrimaryCache::All;
+            let cache = Caching::default();
             let settings = Settings { visibility, cache, read_only: false, ..settings };
             let fs = FileSystem::open_live(live.clone(), settings)?;
             fs.drain.never_suspend();

@@ -1,0 +1,73 @@
+//! The cache devices of a pool: which of those in its list are used, and what is known of them (`spa_load_l2cache`).
+//!
+//! A cache device is used unless it was taken out of use, or is not there. Its thread opens it, so that no import waits for
+//! one; see [`cenote_store::l2arc`].
+
+use crate::Pool;
+use crate::config;
+use cenote_format::nvlist::NvList;
+use cenote_store::l2arc::{CacheFigures, Imported, OpenCache};
+use cenote_vdev::{Aux, Vdev, VdevState};
+use std::sync::Arc;
+
+fn guid_of(cache: &NvList) -> u64 {
+    config::number(cache, "guid")
+}
+
+impl Pool {
+    /// Uses the cache devices that the pool has now, and none that it does not have.
+    pub fn use_caches(&self) {
+        let store = self.store();
+        let (used, left): (Vec<_>, Vec<_>) =
+            self.caches().iter().partition(|cache| self.cache_out(cache).is_none());
+        let used_guids: Vec<u64> = used.iter().map(|cache| guid_of(cache)).collect();
+        let left = left.into_iter().map(guid_of);
+        let gone = store.l2arc().guids().into_iter().filter(|guid| !used_guids.contains(guid));
+        gone.chain(left).for_each(|guid| store.l2arc().detach(guid));
+        let how = Imported { writable: !self.readonly, group: self.uberblock().txg };
+        for cache in used {
+            let (devices, guid) = (self.devices().clone(), guid_of(cache));
+            let open: OpenCache = Box::new(move || devices.open(guid));
+            store.attach_cache(cache, open, how);
+        }
+    }
+
+    /// Uses a cache device anew that has failed.
+    pub fn reuse_cache(&self, guid: u64) {
+        let failed = self.store().cache_state(guid).is_none_or(|state| !state.readable());
+        if failed {
+            self.store().l2arc().detach(guid);
+            // It may be there by now.
+            self.devices().look_for_caches(self.directory());
+        }
+        self.use_caches();
+    }
+
+    /// The state in which a cache device was taken out of use; `None`: it was not.
+    fn cache_out(&self, cache: &NvList) -> Option<VdevState> {
+        let noted = |name: &str, state| config::flag(cache, name).then_some(state);
+        let out = self.devices().aside(guid_of(cache));
+        let out = out.or_else(|| noted("offline", VdevState::Offline));
+        out.or_else(|| noted("faulted", VdevState::Faulted))
+    }
+
+    /// The state of a cache device.
+    pub fn cache_state(&self, cache: &NvList) -> VdevState {
+        let failed = || self.store().cache_state(guid_of(cache)).filter(|state| !state.readable());
+        let there = || match self.has_device(cache) {
+            true => VdevState::Healthy,
+            false => VdevState::CantOpen(Aux::OpenFailed),
+        };
+        self.cache_out(cache).or_else(failed).unwrap_or_else(there)
+    }
+
+    /// What is known of a cache device that is used.
+    pub fn cache_figures(&self, guid: u64) -> Option<CacheFigures> {
+        self.store().l2arc().of(guid)
+    }
+
+    /// The leaf of a cache device that is used: its errors and operations.
+    pub fn cache_leaf(&self, guid: u64) -> Option<Arc<Vdev>> {
+        self.cache_figures(guid)?.leaf
+    }
+}

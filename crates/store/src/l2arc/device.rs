@@ -1,0 +1,232 @@
+//! A cache device of a pool: whether it is asked, and its thread.
+//!
+//! A device that has not answered in time *rests*: no reader asks it, until its thread finds that it answers again. One that
+//! fails again and again, or that does not answer for long, is faulted: what is on it is forgotten.
+
+use super::PATIENCE;
+use super::index::Place;
+use crate::arc::Sleeper;
+use cenote_format::abd::Abd;
+use cenote_format::nvlist::NvList;
+use cenote_vdev::cache_device::is_silence;
+use cenote_vdev::{CacheDevice, Priority, Vdev, VdevState};
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Reads or writes that fail one after the other before the device is faulted.
+const MOST_FAILURES: u32 = 16;
+/// How long an export waits for the thread of a device, which may hang.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// What is known of a cache device in use.
+pub struct CacheFigures {
+    /// Its leaf, once it is opened: state, errors, operations.
+    pub leaf: Option<Arc<Vdev>>,
+    /// Bytes of blocks and log blocks on it.
+    pub allocated: u64,
+}
+
+#[derive(Default)]
+struct Control {
+    stop: bool,
+    /// Something has happened that the thread waits for.
+    rung: bool,
+    ended: bool,
+}
+
+/// See the [module](self).
+pub(super) struct CacheDev {
+    pub number: u32,
+    pub guid: u64,
+    config: NvList,
+    opened: OnceLock<Arc<CacheDevice>>,
+    rests: AtomicBool,
+    failures: AtomicU32,
+    writing: AtomicBool,
+    /// Log blocks on it, and their bytes.
+    logs: Mutex<(u64, u64)>,
+    control: Mutex<Control>,
+    changed: Condvar,
+    thread: OnceLock<ThreadId>,
+}
+
+impl CacheDev {
+    pub fn new(number: u32, guid: u64, config: NvList) -> CacheDev {
+        CacheDev {
+            number,
+            guid,
+            config,
+            opened: OnceLock::new(),
+            rests: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+            writing: AtomicBool::new(false),
+            logs: Mutex::default(),
+            control: Mutex::default(),
+            changed: Condvar::new(),
+            thread: OnceLock::new(),
+        }
+    }
+
+    pub fn config(&self) -> &NvList {
+        &self.config
+    }
+
+    /// The calling thread is that of the device.
+    pub fn begins(&self) {
+        let _ = self.thread.set(thread::current().id());
+    }
+
+    /// The device itself is there.
+    pub fn is_opened(&self, device: Arc<CacheDevice>) {
+        let _ = self.opened.set(device);
+    }
+
+    pub fn state(&self) -> Option<VdevState> {
+        Some(self.opened.get()?.leaf().state())
+    }
+
+    pub fn figures(&self, blocks: u64) -> CacheFigures {
+        let leaf = self.opened.get().map(|device| device.leaf().clone());
+        CacheFigures { leaf, allocated: blocks + self.logs.lock().1 }
+    }
+
+    /// Whether readers ask it.
+    pub fn is_asked(&self) -> bool {
+        !self.rests.load(Relaxed) && self.state().is_some_and(VdevState::readable)
+    }
+
+    pub fn rests(&self) -> bool {
+        self.rests.load(Relaxed)
+    }
+
+    pub fn is_writing(&self) -> bool {
+        self.writing.load(Relaxed)
+    }
+
+    pub fn set_writing(&self, writes: bool) {
+        self.writing.store(writes, Relaxed);
+    }
+
+    pub fn logs_come(&self, (count, bytes): (u64, u64)) {
+        let mut logs = self.logs.lock();
+        (logs.0, logs.1) = (logs.0 + count, logs.1 + bytes);
+    }
+
+    pub fn set_logs(&self, logs: (u64, u64)) {
+        *self.logs.lock() = logs;
+    }
+
+    /// Log blocks and their bytes, which are forgotten.
+    pub fn take_logs(&self) -> (u64, u64) {
+        std::mem::take(&mut *self.logs.lock())
+    }
+
+    /// Reads some places, waiting no longer than [`PATIENCE`].
+    pub fn read(&self, priority: Priority, reads: &[(u64, usize)]) -> Vec<io::Result<Abd>> {
+        let Some(device) = self.opened.get() else {
+            return reads.iter().map(|_| Err(io::ErrorKind::NotFound.into())).collect();
+        };
+        let done = device.read(priority, reads, PATIENCE);
+        done.iter().for_each(|read| self.note(read.as_ref().err()));
+        done
+    }
+
+    /// What came of a read or a write.
+    pub fn note(&self, error: Option<&io::Error>) {
+        match error {
+            None => self.failures.store(0, Relaxed),
+            Some(e) if is_silence(e) => {
+                if !self.rests.swap(true, Relaxed) {
+                    tracing::warn!(guid = self.guid, "a cache device does not answer, and rests");
+                    self.wake();
+                }
+            }
+            Some(e) => {
+                if self.failures.fetch_add(1, Relaxed) + 1 >= MOST_FAILURES {
+                    tracing::warn!(guid = self.guid, "a cache device fails, and is faulted: {e}");
+                    self.fail(VdevState::Faulted);
+                }
+            }
+        }
+    }
+
+    /// It answers again.
+    pub fn answers(&self) {
+        self.rests.store(false, Relaxed);
+    }
+
+    /// Takes it out of use.
+    pub fn fail(&self, state: VdevState) {
+        if let Some(device) = self.opened.get().filter(|d| d.leaf().state().readable()) {
+            device.set_state(state);
+            self.wake();
+        }
+    }
+
+    /// What lies at a place is wrong.
+    pub fn mismatch(&self, place: &Place) {
+        if let Some(device) = self.opened.get() {
+            device.mismatch(place.at, place.asize.into());
+        }
+    }
+
+    /// Has the thread end soon.
+    pub fn tell_to_stop(&self) {
+        self.control.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Has the thread end, and waits for that unless its device hangs.
+    pub fn stop(&self) {
+        self.tell_to_stop();
+        // The last one to let go of the pool may be that thread.
+        if self.thread.get() == Some(&thread::current().id()) {
+            return;
+        }
+        let until = Instant::now() + STOPPING;
+        let mut control = self.control.lock();
+        while !control.ended && !self.changed.wait_until(&mut control, until).timed_out() {}
+        if !control.ended {
+            tracing::warn!(
+                guid = self.guid,
+                "a cache device does not answer: its thread is left behind"
+            );
+        }
+    }
+
+    /// Whether the thread is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.control.lock().stop
+    }
+
+    /// The thread ends.
+    pub fn has_ended(&self) {
+        self.control.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits so long, or until the thread is to end.
+    pub fn wait(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut control = self.control.lock();
+        while !control.stop && !self.changed.wait_until(&mut control, until).timed_out() {}
+    }
+
+    /// Waits until there is something to do.
+    pub fn wait_for_work(&self) {
+        let mut control = self.control.lock();
+        self.changed.wait_while(&mut control, |control| !control.stop && !control.rung);
+        control.rung = false;
+    }
+}
+
+impl Sleeper for CacheDev {
+    fn wake(&self) {
+        self.control.lock().rung = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,313 @@
+//! The thread of a cache device: it finds out what is there from before, and writes what the ARC will evict soon
+//! (`l2arc_feed_thread`).
+//!
+//! Each `l2arc_feed_secs` it goes along the ends of the ARC's lists, metadata first, and writes what it finds there of its pool, up to
+//! `l2arc_write_max` bytes (and `l2arc_write_boost` until the ARC has evicted something). Where there was more, it goes again soon
+//! (`l2arc_feed_again`). Where there is nothing to write it sleeps until something is put into the ARC.
+//!
+//! Blocks of groups that are not on disk yet are left for later: another block could still get their name.
+
+use super::device::CacheDev;
+use super::rebuild::Rebuild;
+use super::space::{Space, TRIMMED};
+use super::{Imported, L2arc, OfStore, OpenCache, PATIENCE};
+use crate::arc::{ArcCache, Fed, Feed, Sleeper, Take};
+use crate::pipeline::Store;
+use crate::tunables as t;
+use cenote_vdev::{Aux, CacheDevice, Priority, VdevState, deadline};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// How long a batch may take before the device rests.
+const WRITING: Duration = Duration::from_secs(30);
+/// How often a device that rests is asked whether it answers.
+const ASKING: Duration = Duration::from_secs(2);
+/// Bytes that are trimmed ahead at least (`l2arc_trim_ahead`).
+const LEAST_TRIM: u64 = 64 << 20;
+
+/// What the thread does next.
+enum Next {
+    Wait(Duration),
+    /// Sleeps, unless something was put into the ARC since it had so many.
+    Sleep(u32),
+    End,
+}
+
+struct Feeder {
+    store: OfStore,
+    l2: Arc<L2arc>,
+    dev: Arc<CacheDev>,
+    how: Imported,
+}
+
+/// Tells that the thread has ended, however it ends.
+struct Ends(Arc<CacheDev>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.has_ended();
+    }
+}
+
+/// Starts the thread of a device.
+pub(super) fn start(
+    store: OfStore,
+    l2: &Arc<L2arc>,
+    dev: Arc<CacheDev>,
+    open: OpenCache,
+    how: Imported,
+) {
+    let ends = Ends(dev.clone());
+    let feeder = Feeder { store, l2: l2.clone(), dev, how };
+    let name = format!("l2arc-{}", feeder.dev.number);
+    let run = move || {
+        let _ends = ends;
+        feeder.dev.begins();
+        feeder.l2.guarded(|| feeder.run(&open));
+    };
+    if let Err(e) = std::thread::Builder::new().name(name).spawn(run) {
+        tracing::warn!("no thread for a cache device: {e}");
+    }
+}
+
+impl Feeder {
+    fn run(&self, open: &OpenCache) {
+        let device = match CacheDevice::new(self.dev.config(), open()) {
+            Ok(device) => Arc::new(device),
+            Err(why) => return tracing::warn!("a cache device is not used: {why}"),
+        };
+        self.dev.is_opened(device.clone());
+        let Some(mut space) = self.begin(&device) else { return };
+        while !self.dev.is_stopped() {
+            match self.tick(&device, &mut space) {
+                Next::Wait(time) => self.dev.wait(time),
+                Next::Sleep(puts) => self.sleep(puts),
+                Next::End => break,
+            }
+        }
+        self.l2.figures.slots(space.slots.len() as u64, 0);
+        if !device.leaf().state().readable() {
+            self.l2.drop_blocks(&self.dev);
+        }
+        if let Some(store) = self.store.upgrade() {
+            self.l2.charge(store.arc());
+        }
+    }
+
+    /// Finds out what is on the device.
+    fn begin(&self, device: &CacheDevice) -> Option<Space> {
+        let (store, space) = (self.store.upgrade()?, device.space()?);
+        let rebuild = Rebuild {
+            l2: &self.l2,
+            arc: store.arc(),
+            device,
+            number: self.dev.number,
+            pool: store.vdevs().root().guid(),
+            group: self.how.group,
+            stops: &|| self.dev.is_stopped(),
+        };
+        let (mut space, is_new) = rebuild.space(space);
+        if is_new && self.writes(device) {
+            self.trim_all(device, &mut space);
+            self.write_header(&store, device, &space);
+        }
+        Some(space)
+    }
+
+    fn writes(&self, device: &CacheDevice) -> bool {
+        self.how.writable && device.leaf().writable()
+    }
+
+    /// Sleeps until something is put into the ARC, or something happens to the device.
+    fn sleep(&self, puts: u32) {
+        let Some(store) = self.store.upgrade() else { return };
+        let sleeper: Arc<dyn Sleeper> = self.dev.clone();
+        let sleeps = !self.how.writable || store.arc().sleeps(&sleeper, puts);
+        drop(store);
+        if sleeps {
+            self.dev.wait_for_work();
+        }
+    }
+
+    fn tick(&self, device: &CacheDevice, space: &mut Space) -> Next {
+        let Some(store) = self.store.upgrade() else { return Next::End };
+        if !self.l2.is_on() || device.broke().is_some() || !device.leaf().state().readable() {
+            return Next::End;
+        }
+        if self.dev.rests() {
+            return self.ask(device, space);
+        }
+        if device.leaf().device().is_none_or(|device| !device.is_there()) {
+            self.dev.fail(VdevState::CantOpen(Aux::OpenFailed));
+            return Next::End;
+        }
+        let arc = store.arc();
+        let puts = arc.puts();
+        if !self.writes(device) {
+            return Next::Sleep(puts);
+        }
+        let secs = Duration::from_secs(t::L2ARC_FEED_SECS.get());
+        let tree = store.vdevs();
+        if tree.suspension().why().is_some() || tree.is_fenced() {
+            return Next::Wait(secs);
+        }
+        if !self.l2.has_room(arc) {
+            self.l2.figures.abort_lowmem.add(1);
+            return Next::Wait(secs);
+        }
+        let begun = Instant::now();
+        self.l2.figures.feeds.add(1);
+        let size = self.size(arc, space);
+        let (blocks, later) = self.choose(&store, space, size);
+        if blocks.is_empty() {
+            return if later { Next::Wait(secs) } else { Next::Sleep(puts) };
+        }
+        let wrote = self.write(&store, device, space, blocks);
+        let pause = match t::L2ARC_FEED_AGAIN.get() != 0 && wrote > size / 2 {
+            true => Duration::from_millis(t::L2ARC_FEED_MIN_MS.get()),
+            false => secs,
+        };
+        Next::Wait(pause.saturating_sub(begun.elapsed()))
+    }
+
+    /// Asks a device that rests whether it answers.
+    fn ask(&self, device: &CacheDevice, space: &Space) -> Next {
+        let begun = Instant::now();
+        let at = space.ring.start - space.sector;
+        while begun.elapsed() < deadline::answer() && !self.dev.is_stopped() {
+            let read = device.read(Priority::SyncRead, &[(at, space.sector as usize)], PATIENCE);
+            if read.into_iter().all(|read| read.is_ok()) {
+                self.dev.answers();
+                return Next::Wait(Duration::ZERO);
+            }
+            self.dev.wait(ASKING);
+        }
+        self.dev.fail(VdevState::Faulted);
+        Next::End
+    }
+
+    /// Bytes that are to be written at once (`l2arc_write_size`).
+    fn size(&self, arc: &ArcCache, space: &Space) -> u64 {
+        let boost = if arc.is_warm() { 0 } else { t::L2ARC_WRITE_BOOST.get() };
+        t::L2ARC_WRITE_MAX.get().saturating_add(boost).min(space.most())
+    }
+
+    /// What of the ARC is to be written; whether some of it may be later.
+    fn choose(&self, store: &Store, space: &Space, size: u64) -> (Vec<Fed>, bool) {
+        let on_disk = store.on_disk.load(SeqCst);
+        let tree = store.vdevs();
+        let leaves_special = t::L2ARC_EXCLUDE_SPECIAL.get() != 0;
+        let takes = |key: &crate::arc::Key| {
+            let vdev = key.dva0 >> 32 & 0xff_ffff;
+            let special = || tree.top(vdev).is_some_and(|top| top.alloc_bias().is_some());
+            if self.l2.index.contains(key) || leaves_special && special() {
+                return Take::Never;
+            }
+            if key.birth > on_disk { Take::Later } else { Take::Now }
+        };
+        let headroom = size.saturating_mul(t::L2ARC_HEADROOM.get());
+        let headroom = u128::from(headroom) * u128::from(t::L2ARC_HEADROOM_BOOST.get()) / 100;
+        let feed = Feed {
+            pool: store.in_arc(),
+            bytes: size,
+            headroom: u64::try_from(headroom).ok().filter(|headroom| *headroom > 0),
+            mfu_only: t::L2ARC_MFUONLY.get(),
+            unread: t::L2ARC_NOPREFETCH.get() == 0,
+            takes: &takes,
+        };
+        let (mut blocks, later) = store.arc().near_ends(&feed);
+        let (mut bytes, mut count) = (0, 0);
+        let fits = |block: &Fed| {
+            (bytes, count) = (bytes + space.asize(block.data.len() as u64), count + 1);
+            bytes + space.overhead(count) <= space.most()
+        };
+        let fitting = blocks.iter().map(fits).take_while(|fits| *fits).count();
+        blocks.truncate(fitting);
+        (blocks, later)
+    }
+
+    /// Writes blocks. How many bytes were written.
+    fn write(
+        &self,
+        store: &Store,
+        device: &CacheDevice,
+        space: &mut Space,
+        blocks: Vec<Fed>,
+    ) -> u64 {
+        let figures = &self.l2.figures;
+        let slots = space.slots.len() as u64;
+        let bytes: u64 = blocks.iter().map(|block| space.asize(block.data.len() as u64)).sum();
+        self.clear(device, space, bytes + space.overhead(blocks.len()));
+        let (mut batch, before) = space.lay_out(self.dev.number, blocks);
+        // Another device may have taken one meanwhile: it is written in vain, and found there.
+        batch.placed.retain(|(key, place)| self.l2.index.put(*key, *place, false));
+        figures.writes_sent.add(1);
+        self.dev.set_writing(true);
+        let done = device.write(std::mem::take(&mut batch.writes), WRITING);
+        self.dev.set_writing(false);
+        self.dev.note(done.as_ref().err());
+        match done {
+            Ok(()) => {
+                self.l2.index.are_written(batch.placed.iter());
+                figures.writes_done.add(1);
+                figures.write_bytes.add(batch.bytes);
+                figures.log_blk_writes.add(batch.logs.len() as u64);
+                for (bytes, payload) in batch.logs {
+                    figures.log_comes(bytes, payload);
+                    self.dev.logs_come((1, bytes));
+                }
+            }
+            Err(e) => {
+                tracing::debug!(guid = self.dev.guid, "cache device: {e}");
+                figures.writes_error.add(1);
+                for (key, place) in &batch.placed {
+                    self.l2.index.remove_if(key, place);
+                }
+                space.undo(before);
+                batch.bytes = 0;
+            }
+        }
+        figures.slots(slots, space.slots.len() as u64);
+        self.l2.charge(store.arc());
+        self.write_header(store, device, space);
+        batch.bytes
+    }
+
+    /// Clears the way of the hand.
+    fn clear(&self, device: &CacheDevice, space: &mut Space, bytes: u64) {
+        let ahead = t::L2ARC_TRIM_AHEAD.get();
+        let trims = ahead > 0 && device.leaf().can_trim();
+        let more = if trims { LEAST_TRIM.max(bytes.saturating_mul(ahead) / 100) } else { 0 };
+        let given_up = space.clear(bytes.saturating_add(more).min(space.most()));
+        self.l2.index.give_up(self.dev.number, &given_up.slots);
+        if given_up.logs.0 > 0 {
+            self.l2.figures.logs_go(given_up.logs);
+            let logs = space.logs.iter();
+            self.dev.set_logs((space.logs.len() as u64, logs.map(|log| log.props.psize()).sum()));
+        }
+        for range in given_up.cleared.into_iter().filter(|_| trims) {
+            if let Err(e) = device.trim(range) {
+                tracing::debug!(guid = self.dev.guid, "cache device, trim: {e}");
+            }
+        }
+    }
+
+    /// Trims all of a device with nothing on it, if that is wanted.
+    fn trim_all(&self, device: &CacheDevice, space: &mut Space) {
+        if t::L2ARC_TRIM_AHEAD.get() == 0 || !device.leaf().can_trim() {
+            return;
+        }
+        if device.trim(space.ring.start..space.ring.end).is_ok() {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            (space.trim_time, space.trim_state) = (now.map_or(0, |now| now.as_secs()), TRIMMED);
+        }
+    }
+
+    fn write_header(&self, store: &Store, device: &CacheDevice, space: &Space) {
+        let pool = store.vdevs().root().guid();
+        let at = space.ring.start - space.sector;
+        let done = device.write(vec![(at, space.header(pool, self.dev.guid))], WRITING);
+        self.dev.note(done.as_ref().err());
+    }
+}

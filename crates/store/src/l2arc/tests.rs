@@ -1,0 +1,130 @@
+//! The ring and the index against a model of the bytes of a device.
+
+use super::index::{Index, Place};
+use super::space::Space;
+use crate::arc::{Fed, Key};
+use cenote_format::abd::Abd;
+use cenote_format::l2arc::{LogBlock, Props};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const START: u64 = 4 << 20;
+
+/// A device of memory: what was written, by its places.
+#[derive(Default)]
+struct Bytes(BTreeMap<u64, Vec<u8>>);
+
+impl Bytes {
+    fn write(&mut self, at: u64, data: &Abd) {
+        let data = data.to_vec();
+        let end = at + data.len() as u64;
+        // What it lies upon is gone.
+        self.0.retain(|place, old| place + old.len() as u64 <= at || *place >= end);
+        self.0.insert(at, data);
+    }
+}
+
+fn block(number: u64, len: u64) -> Fed {
+    let key = Key { dva0: 1 << 32 | number, dva1: number * 8, birth: number + 1 };
+    let data = Abd::from_vec(vec![number as u8; len as usize]);
+    let props = Props::default().sized(131_072, len).compressed(15).metadata(number % 3 == 0);
+    Fed { key, about: props.0, data, frequent: number % 2 == 0 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_the_index_has_is_on_the_device(
+        batches in prop::collection::vec((1u64..30, 1u64..200, 0u8..8), 1..120),
+        ashift in prop::sample::select(vec![9u32, 12]),
+        mib in 24u64..80,
+    ) {
+        let mut space = Space::empty(START..START + (mib << 20), ashift, 0);
+        let (index, mut bytes, mut number) = (Index::default(), Bytes::default(), 0);
+        for (count, sectors, fate) in batches {
+            let mut blocks = Vec::new();
+            let mut taken = 0;
+            for i in 0..count {
+                number += 1;
+                let next = block(number, 512 * (1 + (sectors * (i + 7)) % 255));
+                taken += space.asize(next.data.len() as u64);
+                blocks.push(next);
+            }
+            let way = taken + space.overhead(blocks.len());
+            if way > space.most() {
+                continue;
+            }
+            let given_up = space.clear(way);
+            index.give_up(3, &given_up.slots);
+            let (batch, before) = space.lay_out(3, blocks);
+            for (key, place) in &batch.placed {
+                prop_assert!(index.put(*key, *place, false));
+            }
+            for (at, data) in &batch.writes {
+                prop_assert!(*at >= START + space.sector && at + data.len() as u64 <= space.ring.end);
+                bytes.write(*at, data);
+            }
+            if fate == 0 {
+                // The write failed.
+                for (key, place) in &batch.placed {
+                    prop_assert!(index.remove_if(key, place));
+                }
+                space.undo(before);
+            } else {
+                index.are_written(batch.placed.iter());
+                // Some are freed.
+                for (key, _) in batch.placed.iter().step_by(usize::from(fate)) {
+                    index.remove(key);
+                }
+            }
+            index.check();
+            for (at, key) in &space.slots {
+                let number = key.birth - 1;
+                let Some(place) = index.place(key) else { continue };
+                prop_assert_eq!(place.at, *at);
+                let there = bytes.0.get(at).map(|data| data[0]);
+                prop_assert_eq!(there, Some(number as u8), "block {}", number);
+            }
+            // And nothing is known that is in no slot: it would never be given up.
+            prop_assert!(index.sums().blocks <= space.slots.len() as u64);
+        }
+        // The chain leads to all log blocks that are there.
+        let ([mut log, mut next], mut found) = (space.chain, 0);
+        while space.ring.holds(&log) {
+            let data = bytes.0.get(&log.place).cloned();
+            prop_assert!(data.is_some());
+            let read = LogBlock::decode(&data.unwrap_or_default(), &log, space.entries);
+            let Ok(read) = read else { return Err(TestCaseError::fail("a log block")) };
+            for entry in &read.entries {
+                prop_assert!(entry.place < space.ring.end);
+            }
+            found += 1;
+            if space.ring.ends_before(&next, &log) {
+                break;
+            }
+            (log, next) = (next, read.previous);
+        }
+        prop_assert!(found >= space.logs.len().saturating_sub(2), "{} of {}", found, space.logs.len());
+    }
+}
+
+#[test]
+fn a_block_is_not_found_before_it_is_written() {
+    let index = Index::default();
+    let (key, other) = (block(1, 512).key, block(2, 512).key);
+    let props = Props::default().sized(512, 512);
+    let place = Place { device: 0, asize: 512, at: START, props };
+    assert!(index.put(key, place, false) && !index.put(key, Place { at: 0, ..place }, true));
+    assert!(index.contains(&key) && index.place(&key).is_none());
+    // Freed while it was being written.
+    index.remove_all([key, other].into_iter());
+    index.are_written([(key, place)].iter());
+    assert!(!index.contains(&key) && index.place(&key).is_none());
+    assert!(index.put(key, place, false));
+    index.are_written([(key, place)].iter());
+    assert_eq!(index.place(&key), Some(place));
+    assert!(!index.remove_if(&key, &Place { at: 7, ..place }));
+    index.remove_device(0);
+    assert_eq!((index.bytes_on(0), index.sums().blocks), (0, 0));
+    index.check();
+}
