@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "vouched/doubted.rs"]
+mod doubted;
 mod rig;
 
 use cenote_dsl::crypt::KeyFormat;
@@ -85,8 +87,11 @@ fn looked_at(rig: &Rig) -> Arc<Pool> {
     Pool::import(&found[0], &options).unwrap()
 }
 
-/// The blocks of the encrypted file system whose bytes have MACs.
-fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
+/// The blocks of a pool that are wanted, each once.
+fn blocks(
+    pool: &Pool,
+    is_wanted: &(dyn Fn(&BlockPointer, Bookmark) -> bool + Sync),
+) -> Vec<(BlockPointer, Bookmark)> {
     let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
     let subject =
         Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
@@ -94,8 +99,7 @@ fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
     let found = Mutex::new(Vec::new());
     let note = |event: Event<'_>| {
         if let Event::Block(one) = event {
-            let is_set = one.bp.object_type() == DmuType::OBJSET.0;
-            if one.bp.uses_crypt() && !one.is_log() && !is_set && one.bp.dva(0).is_some() {
+            if !one.is_log() && one.bp.dva(0).is_some() && is_wanted(&one.bp, one.at) {
                 found.lock().push((one.bp, one.at));
             }
         }
@@ -105,6 +109,11 @@ fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
     let mut all = found.into_inner();
     all.retain(|(bp, _)| bp.dva(0).is_some_and(|dva| seen.insert(dva.offset)));
     all
+}
+
+/// The blocks of the encrypted file system whose bytes have MACs.
+fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
+    blocks(pool, &|bp, _| bp.uses_crypt() && bp.object_type() != DmuType::OBJSET.0)
 }
 
 /// The leaf, by its number, and the place on it of the last four bytes of a copy.

@@ -13,8 +13,8 @@
 //! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
 //! bytes may satisfy (`pipeline::crypt`). So where the dataset's key is loaded a scrub checks MACs, too, and writes what they vouch
 //! for. It has the keys from its view of the pool ([`ScanKeys`]). Where there is none, and copies differ, another block may satisfy the
-//! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver goes by pointers alone: it gives a leaf what the
-//! others have.
+//! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver gives a leaf what a MAC vouches for, and where
+//! no copy has the right one, what satisfies the pointer: there is nothing better.
 //!
 //! What is in dispute on a mirror is seen from what was read of all sides. Of one column's parity it takes another look, for all blocks of a
 //! batch that need it together; with more parity there are too many ways to make a block.
@@ -27,7 +27,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
-use crate::error::{Bookmark, ZIL_LEVEL};
+use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
 use crate::injection::Expected;
 use crate::notes::Unreadable;
 use crate::pipeline::{self, Reader, Store, check, is_vouched};
@@ -183,6 +183,20 @@ impl Store {
         })
     }
 
+    /// Whether a block that leads to others, and could not be read for `why`, stays so: there is nothing on any device that could be
+    /// read in its place.
+    pub fn stays_unread(&self, bp: &BlockPointer, at: Bookmark, why: &BlockError) -> bool {
+        match why {
+            // What was read satisfies the pointer. Where that has half a checksum, so may other bytes.
+            BlockError::Decode { .. } | BlockError::Authentication { .. } => {
+                let tree = self.vdevs();
+                let has_all = |dva: Dva| tree.has_all_devices(dva.vdev.into());
+                check(bp, at).is_ok() && (!verify::is_weak(bp) || bp.dvas().all(has_all))
+            }
+            _ => self.is_lost(bp, at),
+        }
+    }
+
     /// Lists blocks that were read and make no sense.
     pub fn list_senseless(&self, blocks: Vec<Bookmark>) {
         let unreadable = blocks.into_iter().map(|at| Unreadable { at, mismatch: true, birth: 0 });
@@ -269,13 +283,14 @@ impl Batch<'_> {
             self.prefer_padded(&looks, &mut found);
             self.keep_disputed(&looks, &mut found);
         }
+        self.go_by_pointers(&looks, &mut found);
         looks.iter().zip(found).for_each(|(look, checked)| self.note(look, checked));
     }
 
-    /// What tells the MAC of a block. A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
+    /// What tells the MAC of a block.
     fn voucher(&self, read: &Read) -> Option<Reader> {
         let Read { bp, at, header, part, .. } = read;
-        match header | part || self.func == ScanFunc::Resilver {
+        match *header || *part {
             true => None,
             false => pipeline::voucher(bp, *at, || self.keys.of(at.objset)),
         }
@@ -376,6 +391,45 @@ impl Batch<'_> {
         self.disputed += disputed.len() as u64;
     }
 
+    /// Where bytes satisfy the pointer, and no copy has the right MAC, the pointer or the key may be what is wrong. A resilver gives what
+    /// satisfies the pointer. Of a mirror it is told besides which sides have something else: these are charged. Nothing is written
+    /// in the place of what is there.
+    fn go_by_pointers(&mut self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let is_doubted = |look: &Look<'_>, checked: &Checked| {
+            let forged = checked.block.is_err() && look.forged.load(Relaxed);
+            forged && self.another_copy(look).is_none()
+        };
+        let pairs = looks.iter().zip(found.iter()).enumerate();
+        let doubted = pairs.filter(|(_, (look, checked))| is_doubted(look, checked));
+        let doubted: Vec<usize> = doubted.map(|(i, _)| i).collect();
+        let again: Vec<Look<'_>> = doubted.iter().map(|i| looks[*i].without_key()).collect();
+        let again: Vec<&Look<'_>> = again.iter().collect();
+        let checked = self.checked(&again, |_| |_: &Abd| true);
+        let nothing = |_: &Abd| false;
+        for ((i, look), checked) in doubted.into_iter().zip(&again).zip(checked) {
+            let Read { at, first, ref bp, .. } = *look.read;
+            let tells = self.tree.parity_of(&look.read.request(&nothing)) == 0;
+            let Checked { block, faults, left } = checked;
+            if block.is_err() {
+                found[i].faults.retain(|fault| !fault.is_mismatch());
+                continue;
+            }
+            let is_told = |fault: &Fault| !fault.is_mismatch() || tells && !fault.is_rival();
+            let unhealed =
+                |fault: Fault| if fault.is_lack() { fault } else { Fault::unhealed(fault) };
+            let faults = faults.into_iter().filter(is_told).map(unhealed).collect();
+            if self.func == ScanFunc::Scrub {
+                found[i].faults = faults;
+                continue;
+            }
+            found[i] = Checked { block, faults, left };
+            if first {
+                let birth = bp.physical_birth();
+                self.unreadable.push(Unreadable { at, mismatch: true, birth });
+            }
+        }
+    }
+
     fn note(&mut self, look: &Look<'_>, checked: Checked) {
         let nothing = |_: &Abd| false;
         let read = look.read;
@@ -383,10 +437,6 @@ impl Batch<'_> {
         let Checked { block, mut faults, mut left } = checked;
         if let Err(why) = block {
             let found = self.another_copy(look);
-            if look.forged.load(Relaxed) && found.is_none() {
-                // The pointer or the key may be what is wrong.
-                faults.retain(|fault| !fault.is_mismatch());
-            }
             let is_wrong = matches!(why, VdevError::Checksum { .. });
             if found.is_none() && is_wrong && read.at.level == ZIL_LEVEL {
                 // The last block of an intent log may never have been written (`ZIO_FLAG_SPECULATIVE`).
@@ -423,7 +473,13 @@ impl Batch<'_> {
     }
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    /// The same, by the pointer alone.
+    fn without_key(&self) -> Look<'a> {
+        let no = || AtomicBool::new(false);
+        Look { read: self.read, voucher: None, forged: no(), found: no() }
+    }
+
     /// Whether these are the right bytes, as far as no handler wants it otherwise before some were found.
     fn takes(&self, copy: &Expected<'_>, data: &Abd) -> bool {
         let bp = &self.read.bp;

@@ -159,7 +159,7 @@ impl Fault {
     }
 
     /// Whether the leaf missed the block, rather than being wrong about it.
-    pub(crate) fn is_lack(&self) -> bool {
+    pub fn is_lack(&self) -> bool {
         self.lack
     }
 

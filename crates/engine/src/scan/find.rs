@@ -114,9 +114,13 @@ impl Found {
     }
 
     /// A block that leads to others cannot be read. What is lost for good, with all below it, can be given to no leaf.
-    fn miss(&mut self, store: &Store, bp: &BlockPointer, at: Bookmark) {
+    fn miss(&mut self, store: &Store, bp: &BlockPointer, at: Bookmark, why: &Error) {
         self.unseen += 1;
-        self.hidden |= !store.is_lost(bp, at);
+        match why {
+            Error::Block(why) => self.hidden |= !store.stays_unread(bp, at, why),
+            // Reads tell of blocks themselves. What was read and makes no sense stays so.
+            _ => self.senseless.push(at),
+        }
     }
 
     fn miss_more(&mut self, unseen: Unseen) {
@@ -134,10 +138,10 @@ impl Found {
         (self.blocks, self.keys, self.senseless)
     }
 
-    /// Gets the key of data set `ds`, as `view` has it, if that is loaded. A resilver goes without.
+    /// Gets the key of data set `ds`, as `view` has it, if that is loaded.
     pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) {
         // What is received raw has MACs that are right only once all of it is there.
-        if self.func == ScanFunc::Resilver || phys.flags & DS_FLAG_INCONSISTENT != 0 {
+        if phys.flags & DS_FLAG_INCONSISTENT != 0 {
             return;
         }
         if let Err(why) = view.dsl().lend_key(ds, phys.dir, &self.keys) {
@@ -244,13 +248,7 @@ impl Visitor for Finder<'_> {
         bp: &BlockPointer,
         why: Error,
     ) -> std::result::Result<(), ()> {
-        // Reads tell of blocks themselves. What was read and makes no sense stays so.
-        if matches!(why, Error::Block(_)) {
-            self.found.miss(self.store, bp, at);
-        } else {
-            self.found.unseen += 1;
-            self.found.senseless.push(at);
-        }
+        self.found.miss(self.store, bp, at, &why);
         Ok(())
     }
 }
@@ -338,9 +336,12 @@ impl Walk<'_> {
         if resume.is_none() {
             self.found.add(self.tree, bp, Bookmark::root(objset));
         }
-        let Ok(phys) = read_root(store, objset, bp) else {
-            self.found.miss(store, bp, Bookmark::root(objset));
-            return None;
+        let phys = match read_root(store, objset, bp) {
+            Ok(phys) => phys,
+            Err(why) => {
+                self.found.miss(store, bp, Bookmark::root(objset), &why);
+                return None;
+            }
         };
         let after = after.max(self.found.born.0);
         let told = self.found.examined;

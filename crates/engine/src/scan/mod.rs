@@ -359,7 +359,7 @@ impl Shared {
         };
         let course = Course { ends: &ends, late: &late, progress: &progress };
         let walk = || find::walk(view, &mut position, &mut found, course);
-        let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
+        let walk = || Priority::Scrub.for_reads(|| Store::by_pointers(walk));
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundBegun);
         let (all, mut notes) = Store::attempt(walk);
@@ -392,13 +392,14 @@ impl Shared {
             }
         };
         // The walk has read blocks of dnodes as they are, without looking at their MACs. What can be told of them, a scrub knows by now.
+        let doubted = notes.unreadable();
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
-        // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
-        done.errors = done.errors.max(unseen);
+        // What cannot be walked is an error, and mostly one of the blocks that cannot be read. So is what is walked though its MAC is wrong.
+        done.errors = done.errors.max(unseen).max(doubted);
         let away = done.errors > 0 && self.looks_in_vain() && !pace.away.is_some_and(gave_up);
         // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
         let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
