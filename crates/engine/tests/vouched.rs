@@ -161,9 +161,19 @@ fn plant(
     leaves: &[usize],
     copies: impl Fn(&BlockPointer) -> Vec<Dva>,
 ) -> Vec<Planted> {
-    let pool = looked_at(rig);
+    plant_in(&looked_at(rig), rig, names, leaves, copies)
+}
+
+/// The same, of a pool that is in use.
+fn plant_in(
+    pool: &Pool,
+    rig: &Rig,
+    names: &[&'static str],
+    leaves: &[usize],
+    copies: impl Fn(&BlockPointer) -> Vec<Dva>,
+) -> Vec<Planted> {
     let mut planted = Vec::new();
-    for (bp, at) in protected(&pool) {
+    for (bp, at) in protected(pool) {
         let Ok(right) = &pool.store().read_many_raw(&[(bp, at)])[0] else { panic!("{at}") };
         let right = right.bytes().to_vec();
         let from = right.len() - 4;
@@ -178,7 +188,7 @@ fn plant(
         let was = right[from..].try_into().unwrap();
         for (dva, leaf) in copies(&bp).into_iter().flat_map(|d| leaves.iter().map(move |l| (d, *l)))
         {
-            let (leaf, at) = end_of(&pool, &bp, dva, leaf);
+            let (leaf, at) = end_of(pool, &bp, dva, leaf);
             let one = Planted { name: names[leaf], at, level: bp.level(), was, now };
             assert!(one.is(rig, was), "{bp:?}");
             let file = std::fs::OpenOptions::new().write(true).open(rig.file(names[leaf])).unwrap();

@@ -65,8 +65,18 @@ pub struct Scanned {
     pub errors: u64,
     /// Leaves, by guid, that lack blocks of these transaction groups and were not given them.
     pub left: BTreeSet<(u64, u64)>,
-    /// Places of blocks in which several things satisfy the pointer, and no key was there to tell which of them is right.
-    pub disputed: u64,
+    /// Blocks of which several things satisfy the pointer, and no key was there to tell which of them is right.
+    pub disputed: BTreeSet<Bookmark>,
+}
+
+impl Scanned {
+    /// Says in the log that copies are kept that no key tells apart.
+    pub fn warn_of_disputes(&self) {
+        let blocks = self.disputed.len();
+        if blocks > 0 {
+            tracing::warn!(blocks, "copies differ, and no key tells which is right: all are kept");
+        }
+    }
 }
 
 /// A batch under way.
@@ -78,7 +88,16 @@ pub(crate) struct Batch<'a> {
     faults: Vec<(u64, Fault)>,
     unreadable: Vec<Unreadable>,
     left: BTreeSet<(u64, u64)>,
-    disputed: u64,
+    disputed: BTreeSet<Bookmark>,
+}
+
+/// What came of looking at blocks, of which nothing counts yet.
+pub(crate) struct Looked {
+    pub tree: Arc<VdevTree>,
+    /// What leaves have wrong, with the physical births of its blocks.
+    pub faults: Vec<(u64, Fault)>,
+    pub unreadable: Vec<Unreadable>,
+    pub disputed: BTreeSet<Bookmark>,
 }
 
 /// A read, and what tells its MAC: asked for once, as a key may be loaded or unloaded meanwhile.
@@ -154,7 +173,8 @@ impl Store {
         keys: &'a ScanKeys,
     ) -> Batch<'a> {
         let tree = Arc::clone(&self.vdevs());
-        let (faults, unreadable, left, disputed) = (Vec::new(), Vec::new(), BTreeSet::new(), 0);
+        let (faults, unreadable, left) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let disputed = BTreeSet::new();
         let mut batch = Batch { store: self, keys, func, tree, faults, unreadable, left, disputed };
         batch.read(blocks);
         batch
@@ -205,9 +225,9 @@ impl Store {
 }
 
 impl Batch<'_> {
-    /// The devices, what leaves have wrong, with the physical births of its blocks, and which blocks cannot be read.
-    pub(crate) fn into_found(self) -> (Arc<VdevTree>, Vec<(u64, Fault)>, Vec<Unreadable>) {
-        (self.tree, self.faults, self.unreadable)
+    pub(crate) fn into_looked(self) -> Looked {
+        let Batch { tree, faults, unreadable, disputed, .. } = self;
+        Looked { tree, faults, unreadable, disputed }
     }
 
     fn read(&mut self, blocks: &[ScanBlock]) {
@@ -281,6 +301,7 @@ impl Batch<'_> {
         let mut found = self.checked(&all, |_| |_: &Abd| true);
         if self.func == ScanFunc::Scrub {
             self.prefer_padded(&looks, &mut found);
+            self.ask_again(&looks, &mut found);
             self.keep_disputed(&looks, &mut found);
         }
         self.go_by_pointers(&looks, &mut found);
@@ -353,12 +374,28 @@ impl Batch<'_> {
         }
     }
 
+    /// Where no MAC tells what is right, and a device failed to read its copy, it is asked once more: it may have the right bytes, which
+    /// others that satisfy the pointer are not to be written over.
+    fn ask_again(&self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let has_failed = |(look, checked): (&Look<'_>, &Checked)| {
+            let failed = |fault: &Fault| !fault.is_mismatch();
+            !look.is_told() && checked.block.is_ok() && checked.faults.iter().any(failed)
+        };
+        let failed = (0..looks.len()).filter(|i| has_failed((&looks[*i], &found[*i])));
+        let failed: Vec<usize> = failed.collect();
+        let again: Vec<&Look<'_>> = failed.iter().map(|i| &looks[*i]).collect();
+        for (i, checked) in failed.iter().zip(self.checked(&again, |_| |_: &Abd| true)) {
+            if checked.block.is_ok() {
+                found[*i] = checked;
+            }
+        }
+    }
+
     /// Where copies differ, each satisfies the pointer, and no MAC tells which is right, none is written anew.
     fn keep_disputed(&mut self, looks: &[Look<'_>], found: &mut [Checked]) {
         let is_open = |look: &Look<'_>, checked: &Checked| {
-            let told =
-                look.read.header || look.voucher.is_some() || !verify::is_weak(&look.read.bp);
-            !told && checked.block.is_ok() && checked.faults.iter().any(Fault::is_mismatch)
+            let differs = checked.faults.iter().any(Fault::is_mismatch);
+            !look.is_told() && checked.block.is_ok() && differs
         };
         let (mut disputed, mut of_parity) = (Vec::new(), Vec::new());
         for i in (0..looks.len()).filter(|i| is_open(&looks[*i], &found[*i])) {
@@ -388,7 +425,7 @@ impl Batch<'_> {
             // Which of two a third side is to have is not known: it is charged only.
             found[*i].faults = faults.filter(|f| !f.is_rival()).map(Fault::unhealed).collect();
         }
-        self.disputed += disputed.len() as u64;
+        self.disputed.extend(disputed.iter().map(|i| looks[*i].read.at));
     }
 
     /// Where bytes satisfy the pointer, and no copy has the right MAC, the pointer or the key may be what is wrong. A resilver gives what
@@ -474,6 +511,11 @@ impl Batch<'_> {
 }
 
 impl<'a> Look<'a> {
+    /// Whether wrong bytes that satisfy the pointer are told from the right ones, or there are none.
+    fn is_told(&self) -> bool {
+        self.read.header || self.voucher.is_some() || !verify::is_weak(&self.read.bp)
+    }
+
     /// The same, by the pointer alone.
     fn without_key(&self) -> Look<'a> {
         let no = || AtomicBool::new(false);

@@ -59,6 +59,8 @@ pub(super) struct Found {
     unseen: u64,
     /// Some of them may be readable once devices are back or answer.
     hidden: bool,
+    /// A key is loaded that could not be read.
+    keyless: bool,
     /// Those of them that no read has told of, as they were read and make no sense.
     senseless: Vec<Bookmark>,
     /// Pointers and data sets that were passed.
@@ -88,6 +90,7 @@ impl Found {
             skipped,
             unseen,
             hidden,
+            keyless: false,
             senseless,
             seen,
         }
@@ -138,15 +141,30 @@ impl Found {
         (self.blocks, self.keys, self.senseless)
     }
 
-    /// Gets the key of data set `ds`, as `view` has it, if that is loaded.
-    pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) {
+    /// Gets the key of data set `ds`, as `view` has it, if that is loaded. False: it is, and cannot be read.
+    pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) -> bool {
         // What is received raw has MACs that are right only once all of it is there.
         if phys.flags & DS_FLAG_INCONSISTENT != 0 {
-            return;
+            return true;
         }
-        if let Err(why) = view.dsl().lend_key(ds, phys.dir, &self.keys) {
-            tracing::info!(ds, "a scan goes without the key of a data set: {why}");
+        let lent = view.dsl().lend_key(ds, phys.dir, &self.keys);
+        if let Err(why) = &lent {
+            tracing::warn!(ds, "a scan goes without the key of a data set: {why}");
         }
+        lent.is_ok()
+    }
+
+    /// A scrub looks at MACs of a data set: without the key, which is loaded, it does not look at all.
+    fn lacks_key(&mut self) {
+        if self.func == ScanFunc::Scrub {
+            self.keyless = true;
+            self.miss_one();
+        }
+    }
+
+    /// Whether a key is loaded that could not be read.
+    pub fn is_keyless(&self) -> bool {
+        self.keyless
     }
 
     /// Whether a round is to look at what it has by now.
@@ -287,7 +305,9 @@ pub(super) fn walk(
                 walk.found.seen += 1;
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
-                        walk.found.get_key(view, now.ds, &phys);
+                        if !walk.found.get_key(view, now.ds, &phys) {
+                            walk.found.lacks_key();
+                        }
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {
                             now.mark = at;

@@ -348,7 +348,8 @@ impl Shared {
             true => position::ANEW,
             false => Position::load(view, &phys),
         };
-        let keys = view.dsl().keystore().keys_for_scan();
+        let keystore = view.dsl().keystore();
+        let (keys, generation) = (keystore.keys_for_scan(), keystore.generation());
         let mut found = Found::new(func, &phys, pace.shorter, keys);
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
@@ -365,7 +366,9 @@ impl Shared {
         let (all, mut notes) = Store::attempt(walk);
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundFound);
-        if ends() {
+        // A key that was changed does not open what the view has of it.
+        let is_changed = || found.is_keyless() && keystore.generation() != generation;
+        if ends() || is_changed() {
             return Ok(Round::LetGo);
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
@@ -422,10 +425,7 @@ impl Shared {
             return Ok(Round::LetGo);
         }
         done.repaired = pace.keeps(done.repaired);
-        if done.disputed > 0 {
-            let places = done.disputed;
-            tracing::warn!(places, "copies differ, and no key tells which is right: all are kept");
-        }
+        done.warn_of_disputes();
         let group = view.uberblock().txg;
         let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
