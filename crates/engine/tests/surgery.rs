@@ -243,8 +243,8 @@ fn replaced_devices_are_not_needed() {
 #[test]
 fn a_smaller_device_replaces_another_if_it_suffices() {
     let _turn = Turn::take(false);
-    let rig = Rig::new(64 << 20);
-    for (name, size) in [("s", 40 << 20), ("x", 60 << 20)] {
+    let rig = Rig::new(96 << 20);
+    for (name, size) in [("s", 68 << 20), ("x", 92 << 20)] {
         std::fs::File::create(rig.file(name)).unwrap().set_len(size).unwrap();
     }
     let engine = rig.create("mirror a b", 12);

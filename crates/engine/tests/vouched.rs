@@ -98,10 +98,12 @@ fn blocks(
     let options = Options { verify: Verify::Nothing, leaks: false, workers: 1 };
     let found = Mutex::new(Vec::new());
     let note = |event: Event<'_>| {
-        if let Event::Block(one) = event {
-            if !one.is_log() && one.bp.dva(0).is_some() && is_wanted(&one.bp, one.at) {
-                found.lock().push((one.bp, one.at));
-            }
+        if let Event::Block(one) = event
+            && !one.is_log()
+            && one.bp.dva(0).is_some()
+            && is_wanted(&one.bp, one.at)
+        {
+            found.lock().push((one.bp, one.at));
         }
     };
     traverse::run(&subject, &space, &options, &note, &|| false).unwrap();

@@ -134,7 +134,7 @@ fn forged(bp: &BlockPointer, right: &[u8]) -> Option<Vec<u8>> {
     (0..right.len() / 4 - 4).find_map(|i| {
         let left = (right.len() / 4 - i) as i128;
         // One bit of either sum is another one.
-        let by = |sum: usize| if now[sum] % 2 == 0 { 1 } else { -1 };
+        let by = |sum: usize| if now[sum].is_multiple_of(2) { 1 } else { -1 };
         let wrong = changed(right, (4 * i, 1), &four(left, (by(1), by(3))))?;
         let passes = verify::matches(bp, &Abd::from_vec(wrong.clone()), &salt).unwrap();
         assert!(passes, "{left} {bp:?}");
@@ -212,6 +212,9 @@ fn on_device(
     all
 }
 
+/// Other bytes in the place of the physical ones of a block, if it is to have such.
+type Spoils<'a> = dyn Fn(&BlockPointer, Bookmark, &[u8]) -> Option<Vec<u8>> + 'a;
+
 /// Replaces the device `old` by `x`; then the pool has so many, and none of them lacks anything.
 fn replace_all(rig: &Rig, engine: &Engine, (old, devices): (&str, usize), line: &str) {
     replace(rig, engine, old, "x").unwrap();
@@ -232,7 +235,7 @@ fn ends_and_gives_all(
     ashift: u64,
     names: &[&'static str],
     (with_key, leads_on): (bool, bool),
-    spoil: &dyn Fn(&BlockPointer, Bookmark, &[u8]) -> Option<Vec<u8>>,
+    spoil: &Spoils<'_>,
 ) {
     let rig = made_small(line, ashift);
     let pool = looked_at(&rig);

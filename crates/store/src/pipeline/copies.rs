@@ -187,7 +187,7 @@ impl Store {
             }
         }
         // What was not read may have the right MAC.
-        done = done.or_else(|why| Err(unread.unwrap_or(why)));
+        done = done.map_err(|why| unread.unwrap_or(why));
         for (tree, dva, faults) in lost {
             let faults = match &done {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),
