@@ -239,6 +239,26 @@ fn replaced_devices_are_not_needed() {
     replaced("mirror a b", &[("a", "x"), ("b", "y")], "mirror(x y)", &["y"]);
 }
 
+/// A device may be smaller than the one that it replaces, as long as it has room for all metaslabs of the vdev.
+#[test]
+fn a_smaller_device_replaces_another_if_it_suffices() {
+    let _turn = Turn::take(false);
+    let rig = Rig::new(96 << 20);
+    for (name, size) in [("s", 68 << 20), ("x", 92 << 20)] {
+        std::fs::File::create(rig.file(name)).unwrap().set_len(size).unwrap();
+    }
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..4, LEN);
+    assert!(replace(&rig, &engine, "a", "s").is_err());
+    replace(&rig, &engine, "a", "x").unwrap();
+    until(&engine, "mirror(x b)");
+    check_devices(&engine, 4, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    ["a", "s"].iter().for_each(|name| std::fs::remove_file(rig.file(name)).unwrap());
+    rig.judge();
+}
+
 /// Whatever was going on is finished after an import.
 #[test]
 fn a_replacement_goes_on_after_an_import() {
@@ -525,7 +545,9 @@ fn a_spare_that_another_pool_has_is_not_taken() {
     assert_eq!((engine.pool().name(), shape(&engine).as_str()), ("tank", "mirror(a b)"));
     // As `zpool status` and `zpool list -v` do.
     let pool = engine.pool();
-    let _ = (pool.tree(), pool.status().unwrap());
+    let (tree, _) = (pool.tree(), pool.status().unwrap());
+    let spare = &tree.spares[0];
+    assert_eq!((spare.state, spare.note.as_deref()), ("INUSE", Some("in use by pool 'theirs'")));
     assert!(pool.device_size(&pool.spares()[0]).is_some());
     drop(pool);
     // The other pool can be imported.

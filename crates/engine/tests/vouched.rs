@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "vouched/doubted.rs"]
+mod doubted;
 mod rig;
 
 use cenote_dsl::crypt::KeyFormat;
@@ -85,19 +87,23 @@ fn looked_at(rig: &Rig) -> Arc<Pool> {
     Pool::import(&found[0], &options).unwrap()
 }
 
-/// The blocks of the encrypted file system whose bytes have MACs.
-fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
+/// The blocks of a pool that are wanted, each once.
+fn blocks(
+    pool: &Pool,
+    is_wanted: &(dyn Fn(&BlockPointer, Bookmark) -> bool + Sync),
+) -> Vec<(BlockPointer, Bookmark)> {
     let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
     let subject =
         Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
     let options = Options { verify: Verify::Nothing, leaks: false, workers: 1 };
     let found = Mutex::new(Vec::new());
     let note = |event: Event<'_>| {
-        if let Event::Block(one) = event {
-            let is_set = one.bp.object_type() == DmuType::OBJSET.0;
-            if one.bp.uses_crypt() && !one.is_log() && !is_set && one.bp.dva(0).is_some() {
-                found.lock().push((one.bp, one.at));
-            }
+        if let Event::Block(one) = event
+            && !one.is_log()
+            && one.bp.dva(0).is_some()
+            && is_wanted(&one.bp, one.at)
+        {
+            found.lock().push((one.bp, one.at));
         }
     };
     traverse::run(&subject, &space, &options, &note, &|| false).unwrap();
@@ -105,6 +111,11 @@ fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
     let mut all = found.into_inner();
     all.retain(|(bp, _)| bp.dva(0).is_some_and(|dva| seen.insert(dva.offset)));
     all
+}
+
+/// The blocks of the encrypted file system whose bytes have MACs.
+fn protected(pool: &Pool) -> Vec<(BlockPointer, Bookmark)> {
+    blocks(pool, &|bp, _| bp.uses_crypt() && bp.object_type() != DmuType::OBJSET.0)
 }
 
 /// The leaf, by its number, and the place on it of the last four bytes of a copy.
@@ -152,9 +163,19 @@ fn plant(
     leaves: &[usize],
     copies: impl Fn(&BlockPointer) -> Vec<Dva>,
 ) -> Vec<Planted> {
-    let pool = looked_at(rig);
+    plant_in(&looked_at(rig), rig, names, leaves, copies)
+}
+
+/// The same, of a pool that is in use.
+fn plant_in(
+    pool: &Pool,
+    rig: &Rig,
+    names: &[&'static str],
+    leaves: &[usize],
+    copies: impl Fn(&BlockPointer) -> Vec<Dva>,
+) -> Vec<Planted> {
     let mut planted = Vec::new();
-    for (bp, at) in protected(&pool) {
+    for (bp, at) in protected(pool) {
         let Ok(right) = &pool.store().read_many_raw(&[(bp, at)])[0] else { panic!("{at}") };
         let right = right.bytes().to_vec();
         let from = right.len() - 4;
@@ -169,7 +190,7 @@ fn plant(
         let was = right[from..].try_into().unwrap();
         for (dva, leaf) in copies(&bp).into_iter().flat_map(|d| leaves.iter().map(move |l| (d, *l)))
         {
-            let (leaf, at) = end_of(&pool, &bp, dva, leaf);
+            let (leaf, at) = end_of(pool, &bp, dva, leaf);
             let one = Planted { name: names[leaf], at, level: bp.level(), was, now };
             assert!(one.is(rig, was), "{bp:?}");
             let file = std::fs::OpenOptions::new().write(true).open(rig.file(names[leaf])).unwrap();

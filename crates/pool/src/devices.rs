@@ -65,6 +65,8 @@ struct Found {
     opening: Arc<Mutex<()>>,
     /// The question how many bytes it has.
     size: Asked<Result<u64, ErrorKind>>,
+    /// The question which pool has it in use, by guid and name, as its labels say.
+    user: Asked<Option<(u64, String)>>,
 }
 
 impl Found {
@@ -73,8 +75,8 @@ impl Found {
         shared: bool,
         device: OnceLock<Result<Arc<dyn Device>, ErrorKind>>,
     ) -> Found {
-        let (opening, size) = Default::default();
-        Found { path, shared, device: Arc::new(device), opening, size }
+        let (opening, size, user) = Default::default();
+        Found { path, shared, device: Arc::new(device), opening, size, user }
     }
 
     /// The device, opened as the devices of a `writable` pool are, unless it is open. One that does not answer is asked
@@ -306,6 +308,20 @@ impl DeviceSet {
     pub fn is_there(&self, guid: u64) -> bool {
         let there = |found| self.ask_size(found).is_none_or(|size| size.is_some());
         self.found(guid).is_some_and(there)
+    }
+
+    /// The name of a pool other than `pool` that has the spare with this guid in use, as far as its labels say, without waiting for it
+    /// (`spa_spare_exists`).
+    pub fn other_user(&self, guid: u64, pool: u64) -> Option<String> {
+        let (found, opener, writable) = (self.found(guid)?, self.opener.clone(), self.writable);
+        let asked = found.user.clone();
+        let (of, name) = asked.ask(move || {
+            let label = read_labels(found.open(&opener, writable).ok()?.as_ref()).ok()??.config;
+            let used = label.u64("state") != Some(config::STATE_SPARE);
+            let user = label.u64("pool_guid").zip(label.str("name").map(str::to_string));
+            user.filter(|_| used)
+        })??;
+        (of != pool).then_some(name)
     }
 
     /// `None`: there is no answer yet. In its place `None`: it cannot be opened.

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //!
-//! - Only a block that no copy of is right is made of offered bytes, and only of bytes with the pointer's checksum. Of a
+//! - Only a block that no copy of is right, or of which it is not known which copy is, is made of offered bytes, and only of bytes with the pointer's checksum. Of a
 //!   block of an encrypted dataset that is half of it, so they have to have the right MAC as well, where the key is among those that
 //!   the caller has. Where it is not, what came raw is compared with the MAC that the stream says, and that is not looked at.
 //! - Nothing is written unless the caller says, while nothing else is, that the pointer still holds (`current`).
@@ -24,10 +24,10 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Fault, VdevTree};
 
-use crate::error::Bookmark;
-use crate::pipeline::{Store, check, is_vouched, voucher};
+use crate::error::{BlockError, Bookmark};
+use crate::pipeline::{Reader, Store, check, is_vouched, voucher};
 use crate::scan_keys::ScanKeys;
-use crate::scrub::{ScanBlock, ScanFunc};
+use crate::scrub::{Looked, ScanBlock, ScanFunc};
 
 /// Hands over forms that physical bytes may have, one after the other, until it is told that one is right.
 pub type Forms<'a> = dyn Fn(&mut dyn FnMut(Abd) -> bool) + 'a;
@@ -78,11 +78,14 @@ impl Store {
             (0..bp.dvas().count()).map(block).collect::<Vec<_>>()
         };
         let blocks: Vec<ScanBlock> = offers.iter().flat_map(copies).collect();
+        // Asked for once: a key may be unloaded meanwhile.
+        let tell = |offer: &Offer<'_>| voucher(&offer.bp, offer.at, || keys.of(offer.at.objset));
+        let vouchers: Vec<Option<Reader>> = offers.iter().map(tell).collect();
         let batch = self.look_at(ScanFunc::Scrub, &blocks, keys);
         if !current() {
             return Vec::new();
         }
-        let (tree, faults, unreadable) = batch.into_found();
+        let Looked { tree, faults, unreadable, disputed } = batch.into_looked();
         if tree.repair_many(&faults, current).is_none() {
             return Vec::new();
         }
@@ -90,9 +93,11 @@ impl Store {
         let lost: BTreeSet<Bookmark> = unreadable.iter().map(|block| block.at).collect();
         let mut done = Vec::with_capacity(offers.len());
         let (mut healed, mut left) = (Vec::new(), BTreeSet::new());
-        for offer in offers {
-            let came = match lost.contains(&offer.at) {
-                true => self.correct(&tree, offer, keys, current),
+        for (offer, voucher) in offers.iter().zip(vouchers) {
+            // What is offered tells which of several copies is right.
+            let is_open = lost.contains(&offer.at) || disputed.contains(&offer.at);
+            let came = match is_open || self.is_forged_whole(offer, voucher.as_ref()) {
+                true => self.correct(&tree, offer, voucher.as_ref(), current),
                 false => Some(Corrected::WasRight),
             };
             let Some(came) = came else { break };
@@ -109,12 +114,19 @@ impl Store {
         done
     }
 
+    /// Whether no copy of a gang block has the right MAC, which its parts do not have.
+    fn is_forged_whole(&self, Offer { bp, at, .. }: &Offer<'_>, voucher: Option<&Reader>) -> bool {
+        let Some(voucher) = voucher.filter(|_| bp.is_gang()) else { return false };
+        let (read, _) = Store::attempt(|| self.fetch_vouched(bp, *at, voucher.clone()));
+        matches!(read, Err(BlockError::Checksum { .. }))
+    }
+
     /// Writes a block that is lost.
     fn correct(
         &self,
         tree: &VdevTree,
         offer: &Offer<'_>,
-        keys: &ScanKeys,
+        voucher: Option<&Reader>,
         current: &dyn Fn() -> bool,
     ) -> Option<Corrected> {
         let Offer { bp, at, forms } = offer;
@@ -122,11 +134,10 @@ impl Store {
             return Some(Corrected::Differs);
         }
         let mut right = None;
-        let voucher = voucher(bp, *at, || keys.of(at.objset));
         forms(&mut |data| {
             let fits = data.len() as u64 == bp.psize()
                 && self.is_right(bp, &data)
-                && voucher.as_ref().is_none_or(|by| is_vouched(bp, by, &data));
+                && voucher.is_none_or(|by| is_vouched(bp, by, &data));
             if fits {
                 right = Some(data);
             }

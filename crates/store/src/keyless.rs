@@ -6,6 +6,9 @@
 //! key. Such a walk says so with [`Store::without_keys`]. For all other code an encrypted block stays an error
 //! ([`BlockError::Encrypted`](crate::BlockError::Encrypted)) until its key is loaded ([`keys`](crate::keys)), as the encrypted bytes in it mean nothing.
 //!
+//! A walk that has to find all that is there also follows blocks of pointers that satisfy their own pointers, where no copy has the right
+//! MAC: it says so with [`Store::by_pointers`]. For all other code they stay errors.
+//!
 //! Invariant: this goes for the thread that said so, while its work lasts.
 
 use cenote_format::blkptr::BlockPointer;
@@ -27,6 +30,7 @@ enum Mode {
 
 thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Keys) };
+    static BY_POINTERS: Cell<bool> = const { Cell::new(false) };
 }
 
 fn during<T>(mode: Mode, work: impl FnOnce() -> T) -> T {
@@ -51,6 +55,24 @@ impl Store {
     pub fn with_keys_or_without<T>(work: impl FnOnce() -> T) -> T {
         during(Mode::Either, work)
     }
+
+    /// Does something that follows all pointers without keys ([`Store::without_keys`]): meanwhile this thread is given an indirect block that
+    /// satisfies its pointer also where no copy of it has the right MAC. It is noted as a block that cannot be read all the same.
+    pub fn by_pointers<T>(work: impl FnOnce() -> T) -> T {
+        struct Restore(bool);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                BY_POINTERS.set(self.0);
+            }
+        }
+        let _restore = Restore(BY_POINTERS.replace(true));
+        Store::without_keys(work)
+    }
+}
+
+/// Whether this thread follows pointers whose block has no right MAC.
+pub(crate) fn goes_by_pointers() -> bool {
+    BY_POINTERS.get() && !uses_keys()
 }
 
 /// Whether this thread uses keys.

@@ -31,6 +31,7 @@
 //! - Bytes are healed only by a pointer that is current: see `cenote_vdev`'s `fault`.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
@@ -96,6 +97,12 @@ impl Notes {
     /// Whether nothing was wrong.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// How many blocks could not be read.
+    pub fn unreadable(&self) -> u64 {
+        let blocks: BTreeSet<Bookmark> = self.unreadable.iter().map(|block| block.at).collect();
+        blocks.len() as u64
     }
 
     /// What was wrong about blocks whose pointers wrong bytes may satisfy is charged when it is confirmed, and not written anew: where there is a key, it

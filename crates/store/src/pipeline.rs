@@ -43,6 +43,7 @@ use crate::error::{BlockError, Bookmark};
 use crate::gang::first_of;
 use crate::held;
 use crate::injection::DataHandler;
+use crate::keyless;
 use crate::keys::{Keys, LoadedKey};
 use crate::l2arc::L2arc;
 use crate::notes::Unreadable;
@@ -558,9 +559,32 @@ impl Store {
             BlockError::Authentication { .. } => {
                 let physical = self.vouched(bp, at, key, why);
                 self.unpacked(bp, at, (key, reader), physical)
+                    .or_else(|why| self.doubted(bp, at, key, why))
             }
             why => Err(why),
         })
+    }
+
+    /// An indirect block of which no copy has the right MAC (`why`), for a walk that follows what satisfies its pointer. It is kept unpacked
+    /// nowhere.
+    fn doubted(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        key: Key,
+        why: BlockError,
+    ) -> Result<Block, BlockError> {
+        let told = matches!(why, BlockError::Authentication { .. } | BlockError::Vdev { .. });
+        // What does not answer may have it.
+        if !keyless::goes_by_pointers() || bp.level() == 0 || !told || self.is_of_lost_device(&why)
+        {
+            return Err(why);
+        }
+        let physical = self.physical(bp, at, key)?;
+        let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
+        let data = unpack(bp, &physical).map_err(decode)?;
+        self.remember(&why);
+        Ok(Block { data, order: bp.byte_order() })
     }
 
     /// The verified physical bytes of one block, from the ARC or the devices.

@@ -13,8 +13,8 @@
 //! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
 //! bytes may satisfy (`pipeline::crypt`). So where the dataset's key is loaded a scrub checks MACs, too, and writes what they vouch
 //! for. It has the keys from its view of the pool ([`ScanKeys`]). Where there is none, and copies differ, another block may satisfy the
-//! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver goes by pointers alone: it gives a leaf what the
-//! others have.
+//! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver gives a leaf what a MAC vouches for, and where
+//! no copy has the right one, what satisfies the pointer: there is nothing better.
 //!
 //! What is in dispute on a mirror is seen from what was read of all sides. Of one column's parity it takes another look, for all blocks of a
 //! batch that need it together; with more parity there are too many ways to make a block.
@@ -27,7 +27,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
-use crate::error::{Bookmark, ZIL_LEVEL};
+use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
 use crate::injection::Expected;
 use crate::notes::Unreadable;
 use crate::pipeline::{self, Reader, Store, check, is_vouched};
@@ -65,8 +65,18 @@ pub struct Scanned {
     pub errors: u64,
     /// Leaves, by guid, that lack blocks of these transaction groups and were not given them.
     pub left: BTreeSet<(u64, u64)>,
-    /// Places of blocks in which several things satisfy the pointer, and no key was there to tell which of them is right.
-    pub disputed: u64,
+    /// Blocks of which several things satisfy the pointer, and no key was there to tell which of them is right.
+    pub disputed: BTreeSet<Bookmark>,
+}
+
+impl Scanned {
+    /// Says in the log that copies are kept that no key tells apart.
+    pub fn warn_of_disputes(&self) {
+        let blocks = self.disputed.len();
+        if blocks > 0 {
+            tracing::warn!(blocks, "copies differ, and no key tells which is right: all are kept");
+        }
+    }
 }
 
 /// A batch under way.
@@ -78,7 +88,16 @@ pub(crate) struct Batch<'a> {
     faults: Vec<(u64, Fault)>,
     unreadable: Vec<Unreadable>,
     left: BTreeSet<(u64, u64)>,
-    disputed: u64,
+    disputed: BTreeSet<Bookmark>,
+}
+
+/// What came of looking at blocks, of which nothing counts yet.
+pub(crate) struct Looked {
+    pub tree: Arc<VdevTree>,
+    /// What leaves have wrong, with the physical births of its blocks.
+    pub faults: Vec<(u64, Fault)>,
+    pub unreadable: Vec<Unreadable>,
+    pub disputed: BTreeSet<Bookmark>,
 }
 
 /// A read, and what tells its MAC: asked for once, as a key may be loaded or unloaded meanwhile.
@@ -154,7 +173,8 @@ impl Store {
         keys: &'a ScanKeys,
     ) -> Batch<'a> {
         let tree = Arc::clone(&self.vdevs());
-        let (faults, unreadable, left, disputed) = (Vec::new(), Vec::new(), BTreeSet::new(), 0);
+        let (faults, unreadable, left) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let disputed = BTreeSet::new();
         let mut batch = Batch { store: self, keys, func, tree, faults, unreadable, left, disputed };
         batch.read(blocks);
         batch
@@ -183,6 +203,20 @@ impl Store {
         })
     }
 
+    /// Whether a block that leads to others, and could not be read for `why`, stays so: there is nothing on any device that could be
+    /// read in its place.
+    pub fn stays_unread(&self, bp: &BlockPointer, at: Bookmark, why: &BlockError) -> bool {
+        match why {
+            // What was read satisfies the pointer. Where that has half a checksum, so may other bytes.
+            BlockError::Decode { .. } | BlockError::Authentication { .. } => {
+                let tree = self.vdevs();
+                let has_all = |dva: Dva| tree.has_all_devices(dva.vdev.into());
+                check(bp, at).is_ok() && (!verify::is_weak(bp) || bp.dvas().all(has_all))
+            }
+            _ => self.is_lost(bp, at),
+        }
+    }
+
     /// Lists blocks that were read and make no sense.
     pub fn list_senseless(&self, blocks: Vec<Bookmark>) {
         let unreadable = blocks.into_iter().map(|at| Unreadable { at, mismatch: true, birth: 0 });
@@ -191,9 +225,9 @@ impl Store {
 }
 
 impl Batch<'_> {
-    /// The devices, what leaves have wrong, with the physical births of its blocks, and which blocks cannot be read.
-    pub(crate) fn into_found(self) -> (Arc<VdevTree>, Vec<(u64, Fault)>, Vec<Unreadable>) {
-        (self.tree, self.faults, self.unreadable)
+    pub(crate) fn into_looked(self) -> Looked {
+        let Batch { tree, faults, unreadable, disputed, .. } = self;
+        Looked { tree, faults, unreadable, disputed }
     }
 
     fn read(&mut self, blocks: &[ScanBlock]) {
@@ -267,15 +301,17 @@ impl Batch<'_> {
         let mut found = self.checked(&all, |_| |_: &Abd| true);
         if self.func == ScanFunc::Scrub {
             self.prefer_padded(&looks, &mut found);
+            self.ask_again(&looks, &mut found);
             self.keep_disputed(&looks, &mut found);
         }
+        self.go_by_pointers(&looks, &mut found);
         looks.iter().zip(found).for_each(|(look, checked)| self.note(look, checked));
     }
 
-    /// What tells the MAC of a block. A resilver gives what satisfies the pointer: there may be nothing better, and a scrub finds it.
+    /// What tells the MAC of a block.
     fn voucher(&self, read: &Read) -> Option<Reader> {
         let Read { bp, at, header, part, .. } = read;
-        match header | part || self.func == ScanFunc::Resilver {
+        match *header || *part {
             true => None,
             false => pipeline::voucher(bp, *at, || self.keys.of(at.objset)),
         }
@@ -338,12 +374,28 @@ impl Batch<'_> {
         }
     }
 
+    /// Where no MAC tells what is right, and a device failed to read its copy, it is asked once more: it may have the right bytes, which
+    /// others that satisfy the pointer are not to be written over.
+    fn ask_again(&self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let has_failed = |(look, checked): (&Look<'_>, &Checked)| {
+            let failed = |fault: &Fault| !fault.is_mismatch();
+            !look.is_told() && checked.block.is_ok() && checked.faults.iter().any(failed)
+        };
+        let failed = (0..looks.len()).filter(|i| has_failed((&looks[*i], &found[*i])));
+        let failed: Vec<usize> = failed.collect();
+        let again: Vec<&Look<'_>> = failed.iter().map(|i| &looks[*i]).collect();
+        for (i, checked) in failed.iter().zip(self.checked(&again, |_| |_: &Abd| true)) {
+            if checked.block.is_ok() {
+                found[*i] = checked;
+            }
+        }
+    }
+
     /// Where copies differ, each satisfies the pointer, and no MAC tells which is right, none is written anew.
     fn keep_disputed(&mut self, looks: &[Look<'_>], found: &mut [Checked]) {
         let is_open = |look: &Look<'_>, checked: &Checked| {
-            let told =
-                look.read.header || look.voucher.is_some() || !verify::is_weak(&look.read.bp);
-            !told && checked.block.is_ok() && checked.faults.iter().any(Fault::is_mismatch)
+            let differs = checked.faults.iter().any(Fault::is_mismatch);
+            !look.is_told() && checked.block.is_ok() && differs
         };
         let (mut disputed, mut of_parity) = (Vec::new(), Vec::new());
         for i in (0..looks.len()).filter(|i| is_open(&looks[*i], &found[*i])) {
@@ -373,7 +425,46 @@ impl Batch<'_> {
             // Which of two a third side is to have is not known: it is charged only.
             found[*i].faults = faults.filter(|f| !f.is_rival()).map(Fault::unhealed).collect();
         }
-        self.disputed += disputed.len() as u64;
+        self.disputed.extend(disputed.iter().map(|i| looks[*i].read.at));
+    }
+
+    /// Where bytes satisfy the pointer, and no copy has the right MAC, the pointer or the key may be what is wrong. A resilver gives what
+    /// satisfies the pointer. Of a mirror it is told besides which sides have something else: these are charged. Nothing is written
+    /// in the place of what is there.
+    fn go_by_pointers(&mut self, looks: &[Look<'_>], found: &mut [Checked]) {
+        let is_doubted = |look: &Look<'_>, checked: &Checked| {
+            let forged = checked.block.is_err() && look.forged.load(Relaxed);
+            forged && self.another_copy(look).is_none()
+        };
+        let pairs = looks.iter().zip(found.iter()).enumerate();
+        let doubted = pairs.filter(|(_, (look, checked))| is_doubted(look, checked));
+        let doubted: Vec<usize> = doubted.map(|(i, _)| i).collect();
+        let again: Vec<Look<'_>> = doubted.iter().map(|i| looks[*i].without_key()).collect();
+        let again: Vec<&Look<'_>> = again.iter().collect();
+        let checked = self.checked(&again, |_| |_: &Abd| true);
+        let nothing = |_: &Abd| false;
+        for ((i, look), checked) in doubted.into_iter().zip(&again).zip(checked) {
+            let Read { at, first, ref bp, .. } = *look.read;
+            let tells = self.tree.parity_of(&look.read.request(&nothing)) == 0;
+            let Checked { block, faults, left } = checked;
+            if block.is_err() {
+                found[i].faults.retain(|fault| !fault.is_mismatch());
+                continue;
+            }
+            let is_told = |fault: &Fault| !fault.is_mismatch() || tells && !fault.is_rival();
+            let unhealed =
+                |fault: Fault| if fault.is_lack() { fault } else { Fault::unhealed(fault) };
+            let faults = faults.into_iter().filter(is_told).map(unhealed).collect();
+            if self.func == ScanFunc::Scrub {
+                found[i].faults = faults;
+                continue;
+            }
+            found[i] = Checked { block, faults, left };
+            if first {
+                let birth = bp.physical_birth();
+                self.unreadable.push(Unreadable { at, mismatch: true, birth });
+            }
+        }
     }
 
     fn note(&mut self, look: &Look<'_>, checked: Checked) {
@@ -383,10 +474,6 @@ impl Batch<'_> {
         let Checked { block, mut faults, mut left } = checked;
         if let Err(why) = block {
             let found = self.another_copy(look);
-            if look.forged.load(Relaxed) && found.is_none() {
-                // The pointer or the key may be what is wrong.
-                faults.retain(|fault| !fault.is_mismatch());
-            }
             let is_wrong = matches!(why, VdevError::Checksum { .. });
             if found.is_none() && is_wrong && read.at.level == ZIL_LEVEL {
                 // The last block of an intent log may never have been written (`ZIO_FLAG_SPECULATIVE`).
@@ -423,7 +510,18 @@ impl Batch<'_> {
     }
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    /// Whether wrong bytes that satisfy the pointer are told from the right ones, or there are none.
+    fn is_told(&self) -> bool {
+        self.read.header || self.voucher.is_some() || !verify::is_weak(&self.read.bp)
+    }
+
+    /// The same, by the pointer alone.
+    fn without_key(&self) -> Look<'a> {
+        let no = || AtomicBool::new(false);
+        Look { read: self.read, voucher: None, forged: no(), found: no() }
+    }
+
     /// Whether these are the right bytes, as far as no handler wants it otherwise before some were found.
     fn takes(&self, copy: &Expected<'_>, data: &Abd) -> bool {
         let bp = &self.read.bp;

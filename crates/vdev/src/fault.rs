@@ -91,6 +91,15 @@ impl Fault {
         Fault { mismatch: false, ..Fault::mismatch(leaf, offset) }
     }
 
+    /// `leaf` gave wrong bytes of a block of group `txg` at `offset`. Where it may have been another leaf that lacks them, this is no error
+    /// of either ([`Vdev::is_to_have`]).
+    pub(crate) fn of_bytes(leaf: &Arc<Vdev>, offset: u64, txg: u64) -> Fault {
+        match leaf.is_to_have(offset, txg) {
+            true => Fault::mismatch(leaf, offset),
+            false => Fault::unreadable(leaf, offset),
+        }
+    }
+
     /// The same, of a leaf that gave bytes and is to count as one that could not be read.
     pub fn as_failed_read(self) -> Fault {
         Fault { mismatch: false, uncounted: self.mismatch, ..self }
@@ -159,7 +168,7 @@ impl Fault {
     }
 
     /// Whether the leaf missed the block, rather than being wrong about it.
-    pub(crate) fn is_lack(&self) -> bool {
+    pub fn is_lack(&self) -> bool {
         self.lack
     }
 

@@ -106,6 +106,8 @@ fn put(bytes: &mut [u8], req: &WriteReq) -> io::Result<()> {
 #[derive(Default)]
 struct Faults {
     errors: Vec<Range<u64>>,
+    /// Reads that are still to fail.
+    some_errors: Vec<(Range<u64>, u64)>,
     write_errors: Vec<Range<u64>>,
     /// How many flushes are still to fail.
     flush_errors: u64,
@@ -121,6 +123,16 @@ struct Faults {
     trims_hung: bool,
     /// Batches and flushes that wait while it is hung.
     waiting: usize,
+}
+
+impl Faults {
+    /// Whether a read fails that is one of some that are to.
+    fn fails_once_more(&mut self, range: &Range<u64>) -> bool {
+        let is_it =
+            |(bad, left): &&mut (Range<u64>, u64)| *left > 0 && !overlap(bad, range).is_empty();
+        let found = self.some_errors.iter_mut().find(is_it);
+        found.map(|(_, left)| *left -= 1).is_some()
+    }
 }
 
 /// A device around another one that can be made to fail, lie or take long, and that counts what
@@ -149,6 +161,11 @@ impl FaultyDevice {
     /// Reads that touch `range` (bytes of the device) fail from now on.
     pub fn fail(&self, range: Range<u64>) {
         self.faults().errors.push(range);
+    }
+
+    /// The next `count` reads that touch `range` (bytes of the device) fail.
+    pub fn fail_reads(&self, range: Range<u64>, count: u64) {
+        self.faults().some_errors.push((range, count));
     }
 
     /// Writes that touch `range` (bytes of the device) fail from now on, and change nothing.
@@ -282,10 +299,10 @@ impl Device for FaultyDevice {
         self.reads.fetch_add(reqs.len() as u64, Ordering::Relaxed);
         self.pause_while(|faults| faults.hung || faults.reads_hung);
         self.inner.read_batch(reqs);
-        let faults = self.faults();
+        let mut faults = self.faults();
         for req in reqs {
             let range = req.range();
-            if faults.missing || hits(&faults.errors, &range) {
+            if faults.missing || hits(&faults.errors, &range) || faults.fails_once_more(&range) {
                 req.result = Some(Err(io::Error::other("injected read error")));
             }
             let Some(Ok(data)) = &mut req.result else { continue };

@@ -317,7 +317,7 @@ impl VdevTree {
                     Some(Some(bytes)) if same(bytes, &right) => continue,
                     Some(Some(bytes)) => {
                         let rival = !striped && is_rival(bytes);
-                        Fault::mismatch(leaf, at).rivalling(rival)
+                        Fault::of_bytes(leaf, at, part.place.txg).rivalling(rival)
                     }
                     _ => Fault::unreadable(leaf, at),
                 };

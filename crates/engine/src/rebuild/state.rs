@@ -41,6 +41,21 @@ impl SyncContext<'_> {
         Ok(feature_uses(self.tx.mos, FEATURE)?.is_some_and(|uses| uses > 0))
     }
 
+    /// One has begun or ended: the feature counts those that are under way. A log vdev that left with one, without its end being noted, has
+    /// left pools with a count that is too high.
+    fn count_rebuilds(&mut self) -> Result<()> {
+        let mut running = 0i64;
+        for top in self.tops() {
+            running += i64::from(self.noted_rebuild(top)?.is_running());
+        }
+        let counted = feature_uses(self.tx.mos, FEATURE)?.unwrap_or(0);
+        let more = running.wrapping_sub_unsigned(counted);
+        if more != 0 {
+            count_feature(self.tx.mos, self.tx.txg, &self.disk.outside, FEATURE, more)?;
+        }
+        Ok(())
+    }
+
     /// What the ZAP of a top-level vdev says.
     fn noted_rebuild(&mut self, top: u64) -> Result<RebuildPhys> {
         let zap = self.maps.top_zap(top);
@@ -168,11 +183,10 @@ impl SyncContext<'_> {
             if !self.counts_rebuilds()? {
                 self.drop_uncounted()?;
             }
-            let (txg, outside) = (self.tx.txg, &self.disk.outside);
-            count_feature(self.tx.mos, txg, outside, FEATURE, 1)?;
             self.rebuild_history(top, "started")?;
         }
         self.set_rebuild(top, &phys)?;
+        self.count_rebuilds()?;
         if self.last_scrubbed()? != 0 {
             // What a scrub has seen says nothing of what is copied: the next one looks at all.
             set_entry(self.tx.mos, LAST_SCRUBBED, 0)?;
@@ -208,8 +222,7 @@ impl SyncContext<'_> {
         // One that ends early may be for groups that are still to come: a scrub that begins now is to prove it as well.
         let max_txg = phys.max_txg.min(self.tx.txg);
         self.set_rebuild(top, &RebuildPhys { state, end, max_txg, ..*phys })?;
-        let (txg, outside) = (self.tx.txg, &self.disk.outside);
-        count_feature(self.tx.mos, txg, outside, FEATURE, -1)?;
+        self.count_rebuilds()?;
         if phys.errors == 0 {
             let given = || std::iter::once(0..phys.max_txg).collect::<Vec<_>>();
             self.given(leaves.iter().map(|leaf| (leaf.clone(), given(), Vec::new())).collect())?;
@@ -244,9 +257,40 @@ impl SyncContext<'_> {
         }
         let (state, end) = (RebuildPhys::CANCELED, self.tx.now);
         self.set_rebuild(top, &RebuildPhys { state, end, ..now })?;
-        let (txg, outside) = (self.tx.txg, &self.disk.outside);
-        count_feature(self.tx.mos, txg, outside, FEATURE, -1)?;
+        self.count_rebuilds()?;
         self.rebuild_history(top, "canceled")?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{Engine, EngineOptions};
+    use cenote_pool::{ImportOptions, discover};
+
+    #[test]
+    fn a_count_that_is_too_high_is_put_right() {
+        let temp = cenote_testpools::copy("mir3");
+        let candidate = discover(std::slice::from_ref(&temp.pool.dir)).remove(0);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let engine = EngineOptions { deterministic: true, ..EngineOptions::default() };
+        let engine = Engine::import(&candidate, &options, engine).unwrap();
+        let counted = |more: i64| {
+            let change = move |context: &mut SyncContext<'_>| {
+                let (txg, outside) = (context.tx.txg, &context.disk.outside);
+                match more {
+                    0 => context.count_rebuilds()?,
+                    more => count_feature(context.tx.mos, txg, outside, FEATURE, more)?,
+                }
+                Ok(feature_uses(context.tx.mos, FEATURE)?)
+            };
+            engine.sync_task(change).unwrap()
+        };
+        assert_eq!(counted(2), Some(2));
+        assert_eq!(counted(0), Some(0));
+        engine.export(false).unwrap();
     }
 }

@@ -19,7 +19,7 @@ use cenote_pool::Pool;
 use cenote_pool::errlog::LoggedBlocks;
 use cenote_pool::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_store::alloc::ReadEpoch;
-use cenote_store::{LoggedError, Rotation, ScanFunc, Scanned, ScrubStage, Store};
+use cenote_store::{Bookmark, LoggedError, Rotation, ScanFunc, Scanned, ScrubStage, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -37,6 +37,16 @@ enum Begun {
     Resumed,
     /// The log is empty.
     Nothing,
+}
+
+/// The blocks of the error log.
+struct Listed {
+    /// With the entries that lead to them.
+    blocks: Vec<(Bookmark, LoggedError)>,
+    /// How many there are.
+    examined: u64,
+    /// Entries that are not looked at, not in all data sets, or not by a key that is there; `None`: that is not known.
+    kept: Option<Vec<LoggedError>>,
 }
 
 impl SyncContext<'_> {
@@ -192,7 +202,7 @@ impl Shared {
         let mut found = Found::new(ScanFunc::Scrub, &all, 0, keys);
         let look = || Store::without_keys(|| self.find_errors(view, &mut found));
         let (looked, mut notes) = Store::attempt(look);
-        let (examined, mut kept) = looked?;
+        let Listed { blocks: listed, examined, mut kept } = looked?;
         let (blocks, keys, _) = found.into_blocks();
         let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
         let issued = issue::issue(self, (ScanFunc::Scrub, blocks, &keys), reading, how, &|_| {});
@@ -214,12 +224,17 @@ impl Shared {
             tracing::warn!("what a scan wrote is not durable: {e}");
             kept = None;
         }
-        let Scanned { errors, .. } = done;
+        done.warn_of_disputes();
+        let Scanned { errors, disputed, .. } = done;
+        let still = listed.iter().filter(|(at, _)| disputed.contains(at));
+        let still = still.map(|(_, entry)| *entry);
+        kept.iter_mut().for_each(|kept| kept.extend(still.clone()));
         let ended = ErrorScrubPhys { state: FINISHED, to_examine: 0, examined, errors, ..phys };
         let is_over = self.scan_task(move |shared, context| {
             if shared.scanner.orders.load(SeqCst) != orders {
                 return Ok(false);
             }
+            context.note_disputes(disputed.len())?;
             context.end_error_scrub(ended, kept).map(|()| true)
         })?;
         if !is_over {
@@ -229,14 +244,9 @@ impl Shared {
         Ok(Round::Done)
     }
 
-    /// The blocks of the error log: how many there are, and which entries are not looked at, or not in all data sets; `None`: that is
-    /// not known.
-    fn find_errors(
-        &self,
-        view: &Pool,
-        found: &mut Found,
-    ) -> cenote_dmu::Result<(u64, Option<Vec<LoggedError>>)> {
-        let LoggedBlocks { mut blocks, doubtful: mut kept, is_all } = view.logged_blocks()?;
+    /// Finds the blocks of the error log.
+    fn find_errors(&self, view: &Pool, found: &mut Found) -> cenote_dmu::Result<Listed> {
+        let LoggedBlocks { blocks, doubtful: mut kept, is_all } = view.logged_blocks()?;
         let tree = self.disk.tree();
         let mut unread = Vec::new();
         // Several entries may lead to one place.
@@ -244,8 +254,11 @@ impl Shared {
             let Some((at, _)) = same.first() else { continue };
             match view.pointer_of(at) {
                 Ok(Some(bp)) => {
-                    if let Ok(Some(phys)) = dataset(view.mos(), at.objset) {
-                        found.get_key(view, at.objset, &phys);
+                    // Its key would tell what is wrong.
+                    if let Ok(Some(phys)) = dataset(view.mos(), at.objset)
+                        && !found.get_key(view, at.objset, &phys)
+                    {
+                        unread.extend(same.iter().map(|(_, entry)| *entry));
                     }
                     found.add(&tree, &bp, *at);
                 }
@@ -258,7 +271,7 @@ impl Shared {
             }
         }
         kept.append(&mut unread);
-        blocks.dedup_by_key(|(at, _)| *at);
-        Ok((blocks.len() as u64, is_all.then_some(kept)))
+        let examined = blocks.chunk_by(|a, b| a.0 == b.0).count() as u64;
+        Ok(Listed { blocks, examined, kept: is_all.then_some(kept) })
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Found {
     unseen: u64,
     /// Some of them may be readable once devices are back or answer.
     hidden: bool,
+    /// A key is loaded that could not be read.
+    keyless: bool,
     /// Those of them that no read has told of, as they were read and make no sense.
     senseless: Vec<Bookmark>,
     /// Pointers and data sets that were passed.
@@ -88,6 +90,7 @@ impl Found {
             skipped,
             unseen,
             hidden,
+            keyless: false,
             senseless,
             seen,
         }
@@ -114,9 +117,13 @@ impl Found {
     }
 
     /// A block that leads to others cannot be read. What is lost for good, with all below it, can be given to no leaf.
-    fn miss(&mut self, store: &Store, bp: &BlockPointer, at: Bookmark) {
+    fn miss(&mut self, store: &Store, bp: &BlockPointer, at: Bookmark, why: &Error) {
         self.unseen += 1;
-        self.hidden |= !store.is_lost(bp, at);
+        match why {
+            Error::Block(why) => self.hidden |= !store.stays_unread(bp, at, why),
+            // Reads tell of blocks themselves. What was read and makes no sense stays so.
+            _ => self.senseless.push(at),
+        }
     }
 
     fn miss_more(&mut self, unseen: Unseen) {
@@ -134,15 +141,30 @@ impl Found {
         (self.blocks, self.keys, self.senseless)
     }
 
-    /// Gets the key of data set `ds`, as `view` has it, if that is loaded. A resilver goes without.
-    pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) {
+    /// Gets the key of data set `ds`, as `view` has it, if that is loaded. False: it is, and cannot be read.
+    pub fn get_key(&self, view: &Pool, ds: u64, phys: &DslDatasetPhys) -> bool {
         // What is received raw has MACs that are right only once all of it is there.
-        if self.func == ScanFunc::Resilver || phys.flags & DS_FLAG_INCONSISTENT != 0 {
-            return;
+        if phys.flags & DS_FLAG_INCONSISTENT != 0 {
+            return true;
         }
-        if let Err(why) = view.dsl().lend_key(ds, phys.dir, &self.keys) {
-            tracing::info!(ds, "a scan goes without the key of a data set: {why}");
+        let lent = view.dsl().lend_key(ds, phys.dir, &self.keys);
+        if let Err(why) = &lent {
+            tracing::warn!(ds, "a scan goes without the key of a data set: {why}");
         }
+        lent.is_ok()
+    }
+
+    /// A scrub looks at MACs of a data set: without the key, which is loaded, it does not look at all.
+    fn lacks_key(&mut self) {
+        if self.func == ScanFunc::Scrub {
+            self.keyless = true;
+            self.miss_one();
+        }
+    }
+
+    /// Whether a key is loaded that could not be read.
+    pub fn is_keyless(&self) -> bool {
+        self.keyless
     }
 
     /// Whether a round is to look at what it has by now.
@@ -244,13 +266,7 @@ impl Visitor for Finder<'_> {
         bp: &BlockPointer,
         why: Error,
     ) -> std::result::Result<(), ()> {
-        // Reads tell of blocks themselves. What was read and makes no sense stays so.
-        if matches!(why, Error::Block(_)) {
-            self.found.miss(self.store, bp, at);
-        } else {
-            self.found.unseen += 1;
-            self.found.senseless.push(at);
-        }
+        self.found.miss(self.store, bp, at, &why);
         Ok(())
     }
 }
@@ -289,7 +305,9 @@ pub(super) fn walk(
                 walk.found.seen += 1;
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
-                        walk.found.get_key(view, now.ds, &phys);
+                        if !walk.found.get_key(view, now.ds, &phys) {
+                            walk.found.lacks_key();
+                        }
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {
                             now.mark = at;
@@ -338,9 +356,12 @@ impl Walk<'_> {
         if resume.is_none() {
             self.found.add(self.tree, bp, Bookmark::root(objset));
         }
-        let Ok(phys) = read_root(store, objset, bp) else {
-            self.found.miss(store, bp, Bookmark::root(objset));
-            return None;
+        let phys = match read_root(store, objset, bp) {
+            Ok(phys) => phys,
+            Err(why) => {
+                self.found.miss(store, bp, Bookmark::root(objset), &why);
+                return None;
+            }
         };
         let after = after.max(self.found.born.0);
         let told = self.found.examined;

@@ -122,7 +122,7 @@ pub(super) fn issue(
             let mut total = total.lock();
             total.repaired = total.repaired.saturating_add(done.repaired);
             total.errors = total.errors.saturating_add(done.errors);
-            total.disputed += done.disputed;
+            total.disputed.extend(done.disputed);
             total.left.extend(done.left);
         }
     };

@@ -74,7 +74,7 @@ impl Shared {
                 for at in &wrong {
                     if let Some(bp) = pointer(&view, at) {
                         if let Ok(Some(phys)) = dataset(view.mos(), at.objset) {
-                            found.get_key(&view, at.objset, &phys);
+                            let _ = found.get_key(&view, at.objset, &phys);
                         }
                         found.add(&tree, &bp, *at);
                     }

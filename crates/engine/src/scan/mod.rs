@@ -348,7 +348,8 @@ impl Shared {
             true => position::ANEW,
             false => Position::load(view, &phys),
         };
-        let keys = view.dsl().keystore().keys_for_scan();
+        let keystore = view.dsl().keystore();
+        let (keys, generation) = (keystore.keys_for_scan(), keystore.generation());
         let mut found = Found::new(func, &phys, pace.shorter, keys);
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
@@ -359,13 +360,15 @@ impl Shared {
         };
         let course = Course { ends: &ends, late: &late, progress: &progress };
         let walk = || find::walk(view, &mut position, &mut found, course);
-        let walk = || Priority::Scrub.for_reads(|| Store::without_keys(walk));
+        let walk = || Priority::Scrub.for_reads(|| Store::by_pointers(walk));
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundBegun);
         let (all, mut notes) = Store::attempt(walk);
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundFound);
-        if ends() {
+        // A key that was changed does not open what the view has of it.
+        let is_changed = || found.is_keyless() && keystore.generation() != generation;
+        if ends() || is_changed() {
             return Ok(Round::LetGo);
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
@@ -392,13 +395,14 @@ impl Shared {
             }
         };
         // The walk has read blocks of dnodes as they are, without looking at their MACs. What can be told of them, a scrub knows by now.
+        let doubted = notes.unreadable();
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
-        // What cannot be walked is an error, and mostly one of the blocks that cannot be read.
-        done.errors = done.errors.max(unseen);
+        // What cannot be walked is an error, and mostly one of the blocks that cannot be read. So is what is walked though its MAC is wrong.
+        done.errors = done.errors.max(unseen).max(doubted);
         let away = done.errors > 0 && self.looks_in_vain() && !pace.away.is_some_and(gave_up);
         // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
         let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
@@ -421,10 +425,7 @@ impl Shared {
             return Ok(Round::LetGo);
         }
         done.repaired = pace.keeps(done.repaired);
-        if done.disputed > 0 {
-            let places = done.disputed;
-            tracing::warn!(places, "copies differ, and no key tells which is right: all are kept");
-        }
+        done.warn_of_disputes();
         let group = view.uberblock().txg;
         let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {

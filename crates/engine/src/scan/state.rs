@@ -39,6 +39,14 @@ impl SyncContext<'_> {
         Ok(())
     }
 
+    /// Of so many blocks there are several copies that may be right. A scrub with the keys tells.
+    pub(super) fn note_disputes(&mut self, blocks: usize) -> Result<()> {
+        match blocks {
+            0 => Ok(()),
+            _ => self.scan_history("scan without keys", &format!("disputed={blocks}")),
+        }
+    }
+
     /// A scan begins (`dsl_scan_setup_sync`).
     pub(crate) fn set_up(&mut self, func: u64, (min_txg, max_txg): (u64, u64)) -> Result<()> {
         let txg = self.tx.txg;
@@ -443,10 +451,7 @@ impl SyncContext<'_> {
             ..now
         };
         shared.scanner.astray.store(false, SeqCst);
-        if done.disputed > 0 {
-            // A scrub with the keys tells.
-            self.scan_history("scan without keys", &format!("disputed={}", done.disputed))?;
-        }
+        self.note_disputes(done.disputed.len())?;
         if all {
             // What only the checkpoint refers to was not walked, and leaves may lack it still (`dsl_scan_done`).
             if phys.is_resilver() && !self.has_checkpoint()? {

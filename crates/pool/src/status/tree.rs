@@ -297,7 +297,15 @@ impl ConfigTree {
         tree.spares = pool
             .spares()
             .iter()
-            .map(|c| VdevLine::spare(c, pool.has_spare(c), active(config::number(c, "guid"))))
+            .map(|c| {
+                let guid = config::number(c, "guid");
+                let other = || pool.devices().other_user(guid, pool.guid());
+                let used = match active(guid) {
+                    true => Some("currently in use".to_string()),
+                    false => other().map(|pool| format!("in use by pool '{pool}'")),
+                };
+                VdevLine::spare(c, pool.has_spare(c), used)
+            })
             .collect();
         tree.cache = pool.caches().iter().map(|c| VdevLine::cache(pool, c)).collect();
         tree.note_refusals(pool.devices());
@@ -373,11 +381,12 @@ impl VdevLine {
         line
     }
 
-    fn spare(config: &NvList, found: bool, in_use: bool) -> VdevLine {
+    /// `used`: what is said of one that is in use.
+    fn spare(config: &NvList, found: bool, used: Option<String>) -> VdevLine {
         let state = if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
         let mut line = VdevLine::aux(config, state);
-        if in_use {
-            (line.state, line.note) = ("INUSE", Some("currently in use".into()));
+        if used.is_some() {
+            (line.state, line.note) = ("INUSE", used);
         } else if found {
             line.state = "AVAIL";
         }

@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// Reads from the devices: a copy whose MAC is right, as `voucher` tells ([`Store::voucher`]).
-    pub(super) fn fetch_vouched(
+    pub(crate) fn fetch_vouched(
         &self,
         bp: &BlockPointer,
         at: Bookmark,
@@ -186,7 +186,7 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let birth = bp.physical_birth();
         let mut done = Err(no_copy(bp, at));
-        let mut noted = Vec::new();
+        let (mut noted, mut unread) = (Vec::new(), None);
         for dva in bp.dvas().skip(first) {
             done = match dva.gang {
                 true => self.fetch_copy(bp, dva, at).and_then(|whole| match &voucher {
@@ -204,10 +204,16 @@ impl Store {
                     block
                 }
             };
-            if done.is_ok() {
-                break;
+            match &done {
+                Ok(_) => break,
+                Err(why @ BlockError::Vdev { .. }) if voucher.is_some() => {
+                    unread.get_or_insert_with(|| why.clone());
+                }
+                Err(_) => {}
             }
         }
+        // What was not read may have the right MAC.
+        done = done.map_err(|why| unread.unwrap_or(why));
         for (tree, dva, faults) in lost {
             let faults = match &done {
                 Ok(block) => tree.healed_by((dva.vdev.into(), dva.offset, birth), faults, block),

@@ -129,7 +129,11 @@ impl Store {
             let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
             match is_packed(bp).then(|| self.injected_decode_error(bp, at)).flatten() {
                 Some(e) => Err(decode(e)),
-                None => unpack(bp, physical).map_err(decode),
+                None => unpack(bp, physical).map_err(|e| match bp.uses_crypt() && bp.level() > 0 {
+                    // Its MAC is of other bytes, which another copy may have.
+                    true => wrong(bp, at, e),
+                    false => decode(e),
+                }),
             }
         };
         if !bp.uses_crypt() {

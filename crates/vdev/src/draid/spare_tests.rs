@@ -227,9 +227,9 @@ fn a_device_that_comes_back_gets_what_a_spare_was_given_meanwhile() {
     }
 }
 
-/// A spare's place is on a device that has come back and is behind, and on a spare that has it and cannot be read.
-#[test]
-fn nothing_is_rebuilt_from_what_may_be_stale() {
+/// A spare's place is on a device that has come back and is behind, and on a spare that has it and cannot be read. The vdev, a block
+/// that has a column there, whose own device is the first one, and that place and its right bytes.
+fn with_a_stale_place() -> (VdevTree, Vec<Leaf>, u64, std::ops::Range<usize>, Vec<u8>) {
     let (t, disks) = rig_of((2, 1, 2), 0, SLICES);
     let all = t.leaves();
     let (target, first, behind, second) = (&all[0], &all[1], &all[2], &all[3]);
@@ -255,8 +255,34 @@ fn nothing_is_rebuilt_from_what_may_be_stale() {
     let [unreadable] = unreadable.as_slice() else { panic!("{unreadable:?}") };
     let at = LABEL_START + offset;
     disks[unreadable.id() as usize].faults.fail(at..at + len as u64);
-    rebuild(&t, &[txg], &[target.guid()]);
+    (t, disks, txg, range, right)
+}
+
+#[test]
+fn nothing_is_rebuilt_from_what_may_be_stale() {
+    let (t, disks, txg, range, right) = with_a_stale_place();
+    rebuild(&t, &[txg], &[t.leaves()[0].guid()]);
     assert!(disks[0].memory.bytes()[range] == right);
+}
+
+/// What the device that is behind gives is wrong, and no error of the spare.
+#[test]
+fn stale_bytes_of_a_place_are_no_error_of_the_spare() {
+    let (t, _disks, txg, ..) = with_a_stale_place();
+    let (data, wrong) = (bytes(txg), std::cell::Cell::new(0));
+    let verify = |abd: &Abd| *abd.bytes() == *data;
+    let block =
+        BlockRead { vdev: 0, offset: place(&t, txg), size: SIZE as u64, txg, verify: &verify };
+    let read = t.read_one(&block);
+    let faults = t.check_many(&[block]).remove(0).faults;
+    for fault in read.faults.iter().chain(&faults) {
+        fault.charge();
+        wrong.set(wrong.get() + u64::from(fault.is_mismatch()));
+    }
+    assert!(read.block.is_ok());
+    let errors = |vdev: &Arc<Vdev>| vdev.errors().2;
+    let found: u64 = t.leaves().iter().chain(t.top(0).unwrap().children()).map(errors).sum();
+    assert_eq!((found, wrong.get()), (0, 0));
 }
 
 /// What a second spare is rebuilt from is what the first one has, and what that has on the second device is made anew.

@@ -66,6 +66,8 @@ struct Column {
     tried: usize,
     trust: Option<Trust>,
     data: Option<Abd>,
+    /// Physical birth of the block.
+    txg: u64,
 }
 
 impl Column {
@@ -85,7 +87,7 @@ impl Column {
 
     /// `leaf` gave wrong bytes: an error of the child.
     fn mismatch(&self, leaf: &Arc<Vdev>) -> Fault {
-        Fault::mismatch(leaf, self.extent.offset).blaming(&self.child)
+        Fault::of_bytes(leaf, self.extent.offset, self.txg).blaming(&self.child)
     }
 
     /// What is wrong if the column should read as `right`: nothing, if it was not read, reads so, or was
@@ -165,11 +167,12 @@ impl<'a> Read<'a> {
             if extent.len == 0 {
                 // There is nothing to be read.
                 let (trust, data) = (Some(Trust::Good), Some(Abd::from_vec(Vec::new())));
-                return Some(Column { extent, child, leaves: Vec::new(), tried: 0, trust, data });
+                let leaves = Vec::new();
+                return Some(Column { extent, child, leaves, tried: 0, trust, data, txg });
             }
             let leaves = mirror::leaves_by_trust(&child, extent.offset, txg);
             let trust = leaves.first().and_then(|l| l.trust_at(extent.offset, txg));
-            Some(Column { extent, child, leaves, tried: 0, trust, data: None })
+            Some(Column { extent, child, leaves, tried: 0, trust, data: None, txg })
         };
         let mut stripes = Vec::with_capacity(extents.len());
         for stripe in &extents {

@@ -230,7 +230,7 @@ impl Batch<'_> {
             let reading = shared.disk.allocator.readers().begin();
             let view = shared.view();
             let found = Store::with_keys_or_without(|| self.healing.find(&view, open));
-            let came = self.healing.correct(&view, &found, &|| reading.is_safe());
+            let came = self.healing.correct(&view, &found, &|| reading.is_safe())?;
             tries = if came.is_empty() { tries + 1 } else { 0 };
             let unseen;
             (open, unseen) = found.left_after(open, came.len());
@@ -309,20 +309,19 @@ impl Healing {
     }
 
     /// What came of the blocks, or of the first ones of them.
+    ///
+    /// # Errors
+    /// The snapshot's key is loaded, and cannot be read.
     fn correct(
         &self,
         view: &Pool,
         found: &Found<'_>,
         current: &dyn Fn() -> bool,
-    ) -> Vec<Corrected> {
+    ) -> Result<Vec<Corrected>> {
         let keys = view.dsl().keystore().keys_for_scan();
-        // Without it a stream that is raw heals by half a checksum.
-        let lent = view.dsl().by_object(self.ds_obj).and_then(|snapshot| match snapshot {
-            Some(snapshot) => view.dsl().lend_key(self.ds_obj, snapshot.dir_obj, &keys),
-            None => Ok(()),
-        });
-        if let Err(why) = lent {
-            tracing::info!(snapshot = self.name, "blocks are looked at without its key: {why}");
+        // Where it is not loaded a stream that is raw heals by half a checksum.
+        if let Some(snapshot) = view.dsl().by_object(self.ds_obj)? {
+            view.dsl().lend_key(self.ds_obj, snapshot.dir_obj, &keys)?;
         }
         let key = self.key.as_deref();
         let forms: Vec<_> = found
@@ -340,6 +339,6 @@ impl Healing {
         for (Place { bp, at, .. }, forms) in found.blocks.iter().zip(&forms) {
             offers.push(Offer { bp: *bp, at: *at, forms });
         }
-        self.engine.shared.disk.store.correct_many(&offers, &keys, current)
+        Ok(self.engine.shared.disk.store.correct_many(&offers, &keys, current))
     }
 }
