@@ -68,13 +68,22 @@ impl Host<'_> {
         self.run(&format!("tunables set object_grace={GRACE}")).ok();
     }
 
+    /// Imports the pool. A root that the daemon sent before it was killed may reach the store late: an import that it overtakes is refused, and
+    /// tried again.
     fn import(&self) {
-        self.run(&format!(
-            "zpool import -R {} -d {} tank",
-            self.root().display(),
-            self.cluster_device
-        ))
-        .ok();
+        let line =
+            format!("zpool import -R {} -d {} tank", self.root().display(), self.cluster_device);
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let done = self.run(&line);
+            let overtaken = ["has taken over the pool", "has written to it since"];
+            let is_overtaken = overtaken.iter().any(|part| done.err.contains(part));
+            if !is_overtaken || Instant::now() > end {
+                done.ok();
+                break;
+            }
+            eprintln!("overtaken: {}", done.err.trim_end());
+        }
         assert!(!mounts_below(&self.root()).is_empty());
     }
 
