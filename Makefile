@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs test-s3 clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -20,6 +20,7 @@ help:
 	@echo "make vopr         the simulator: whole pools from seeds, for SECONDS, or so many SEEDS; VOPR_ARGS=--store: in object stores"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
+	@echo "make test-s3      a pool in a distributed object store (SeaweedFS) whose nodes die and stand still, for ROUNDS"
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
@@ -140,6 +141,16 @@ torture-long:
 programs:
 	scripts/setup.sh test
 	CI=1 CENOTE_TEST_DEADLINE=0 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture
+
+# A distributed object store whose nodes are killed and stopped while programs write and the daemon is killed. ROUNDS of it, each with HARMS to nodes;
+# SEED says to which.
+ROUNDS ?= 6
+HARMS ?= 5
+
+test-s3:
+	scripts/setup.sh s3
+	CENOTE_TEST_DEADLINE=0 CENOTE_ROUNDS=$(ROUNDS) CENOTE_HARMS=$(HARMS) CENOTE_SEED=$(SEED) \
+		$(CARGO) test --locked -p cenote-cli --test cluster -- --ignored --nocapture
 
 # The simulator: whole pools, with all their threads, from seeds. SEED is the first one. It ends after SECONDS or with the first that
 # fails; SEEDS=500: after so many seeds, whatever fails. A sixth of the pools is in an object store; VOPR_ARGS=--store: all of them.

@@ -6,7 +6,9 @@
 #                           library, which takes turns with ours, as zfs-fuse does with old pools
 #                           (unpacked below target/, not installed), and the programs that are
 #                           tried on them
-#   scripts/setup.sh bench  the same, and the benchmarks' peers: OpenZFS's engine as a library,
+#   scripts/setup.sh s3     the same without those programs, and a distributed object store (SeaweedFS),
+#                           built below target/ from its Go module, not installed
+#   scripts/setup.sh bench  the same as run, and the benchmarks' peers: OpenZFS's engine as a library,
 #                           btrfs-progs, and zfs-fuse
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
@@ -169,4 +171,24 @@ if [ "$purpose" = test ]; then
         say "building pjdfstest, which tries what POSIX says, for $(id -un) only"
         cargo install --quiet --locked --debug pjdfstest@0.2.2
     fi
+fi
+
+# The distributed object store of `make test-s3`, built as the module says: its own versions of all others.
+seaweedfs=github.com/seaweedfs/seaweedfs@v0.0.0-20261109003541-7506e5f91cd6
+if [ "$purpose" = s3 ] && ! [ -x "$here/target/seaweedfs/weed" ]; then
+    command -v go >/dev/null || apt_install golang-go
+    command -v setpriv >/dev/null || apt_install util-linux
+    export CGO_ENABLED=0
+    to=$here/target/seaweedfs
+    from=$(go mod download -json "$seaweedfs" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    [ -n "$from" ] || die "the module $seaweedfs cannot be had"
+    say "building SeaweedFS below $to: minutes"
+    rm -rf "$to"
+    mkdir -p "$to"
+    # A module is read-only, and what it replaces counts only where it is the main one.
+    cp -r "$from" "$to/source"
+    chmod -R u+w "$to/source"
+    (cd "$to/source" && go build -trimpath -ldflags='-s -w' -o "$to/weed.new" ./weed) || die "SeaweedFS cannot be built with $(go version)"
+    rm -rf "$to/source"
+    mv "$to/weed.new" "$to/weed"
 fi

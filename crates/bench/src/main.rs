@@ -37,6 +37,7 @@ mod alloc;
 mod cached;
 mod clone;
 mod groups;
+mod line;
 mod list;
 mod measure;
 mod mounted;

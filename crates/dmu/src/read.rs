@@ -117,6 +117,20 @@ impl Object {
         }
     }
 
+    /// Starts background reads of the pointers of what comes behind byte `end`: to read that ahead waits for none of them then.
+    pub(crate) fn prefetch_pointers(&self, end: u64) {
+        let Some(tree) = self.visible_tree() else { return };
+        let first = (end / self.dnode().block_size.max(1)).checked_shr(tree.fan()).unwrap_or(0);
+        let node = |blkid| {
+            let node = Node { level: 1, blkid, bp: tree.pointer(1, blkid).ok()? };
+            (!node.bp.is_hole() && tree.check_node(&node).is_ok()).then_some(node)
+        };
+        let nodes: Vec<Node> = (first..=first.saturating_add(1)).filter_map(node).collect();
+        if !nodes.is_empty() {
+            self.objset().store().prefetch(requests(&tree, &nodes).collect(), Access::Ahead);
+        }
+    }
+
     /// The data blocks on disk, from `first` to `last`, that are no holes and are still as they are
     /// on disk.
     fn stored(&self, tree: &Tree<'_>, first: u64, last: u64) -> Result<Vec<Node>> {

@@ -4,6 +4,10 @@
 //! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB
 //! ([`tunables`]); the blocks in it are read in the background. A jump elsewhere closes the window, so that random
 //! readers cause no reads but their own.
+//!
+//! Where the blocks come from far away (an object store) the window goes to what latency times bandwidth needs
+//! ([`Store::read_ahead`](cenote_store::pipeline::Store::read_ahead)) and in larger steps, each of which costs a latency; and it is asked for in
+//! smaller parts of it, so that some are under way while others are read.
 
 use crate::{Object, tunables};
 use cenote_store::Access;
@@ -29,7 +33,7 @@ pub struct ReadAhead {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct State {
     /// Where the next read of a sequential reader starts.
     expected: u64,
@@ -37,7 +41,15 @@ struct State {
     window: u64,
     /// End of what was asked for already.
     ahead: u64,
+    /// What is to be under way of a file that comes from far away; 0: it does not, or nothing was read ahead yet.
+    far: u64,
 }
+
+/// What a reader far away grows its window by.
+const FAR_STEP: u64 = 8;
+/// Parts of a window that are asked for one by one: of devices, and of what is far away.
+const PARTS: u64 = 2;
+const FAR_PARTS: u64 = 4;
 
 impl ReadAhead {
     /// A reader about which nothing is known.
@@ -61,30 +73,42 @@ impl ReadAhead {
         if let Some((from, len)) = self.advance(offset, len) {
             let access = if keeps { Access::Once } else { Access::Ahead };
             if let Some(object) = object(from, len) {
-                object.prefetch_for(from, len, access);
+                let far = object.objset().store().read_ahead().unwrap_or(0);
+                self.state.lock().far = far;
+                let part = if far == 0 { len } else { (far / FAR_PARTS).max(1) };
+                if far > 0 {
+                    object.prefetch_pointers(from + len);
+                }
+                let mut at = from;
+                while let Some(left) = (from + len).checked_sub(at).filter(|left| *left > 0) {
+                    object.prefetch_for(at, left.min(part), access);
+                    at += left.min(part);
+                }
             }
         }
     }
 
     /// The range to be read ahead.
     fn advance(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
-        let (least, most) = (tunables::MIN_DISTANCE.get(), tunables::MAX_DISTANCE.get());
         let mut state = self.state.lock();
+        let far = state.far;
+        let (least, most) = (tunables::MIN_DISTANCE.get(), tunables::MAX_DISTANCE.get().max(far));
+        let (step, parts) = if far > 0 { (FAR_STEP, FAR_PARTS) } else { (2, PARTS) };
         let end = offset.saturating_add(len);
         let slack = len.saturating_mul(8).min(most);
         let starts = offset == 0 && state.window == 0;
         if !starts && offset.abs_diff(state.expected) > slack {
-            *state = State { expected: end, window: 0, ahead: end };
+            *state = State { expected: end, window: 0, ahead: end, far };
             MISSES.fetch_add(1, Relaxed);
             return None;
         }
         HITS.fetch_add(1, Relaxed);
-        state.window = state.window.saturating_mul(2).max(least).min(most);
+        state.window = state.window.saturating_mul(step).max(least).min(most);
         state.expected = state.expected.max(end);
         let from = state.ahead.max(state.expected);
         let to = state.expected.saturating_add(state.window);
-        // Asking in pieces of half a window keeps the batches large.
-        if to.saturating_sub(from) < state.window / 2 {
+        // Asking in parts keeps the batches large.
+        if to.saturating_sub(from) < state.window / parts {
             return None;
         }
         state.ahead = to;
@@ -110,6 +134,29 @@ mod tests {
             assert!(asked_to >= offset + (256 << 10), "{i}");
         }
         assert!(calls < 40, "{calls}");
+    }
+
+    #[test]
+    fn far_away_more_is_under_way_after_few_reads() {
+        const FAR: u64 = 128 << 20;
+        let r = ReadAhead::new();
+        r.state.lock().far = FAR;
+        let mut asked_to = 0;
+        for i in 0..4000u64 {
+            let offset = i * (128 << 10);
+            if let Some((from, len)) = r.advance(offset, 128 << 10) {
+                assert!(from >= asked_to && len <= FAR);
+                asked_to = from + len;
+            }
+            // What was asked for last is a part of the window at least.
+            assert!(i < 4 || asked_to - offset > FAR - FAR / FAR_PARTS, "{i}: {asked_to}");
+        }
+        // Elsewhere it begins anew, and is still far away.
+        assert_eq!(r.advance(1 << 40, 4096), None);
+        assert_eq!(
+            *r.state.lock(),
+            State { expected: (1 << 40) + 4096, window: 0, ahead: (1 << 40) + 4096, far: FAR }
+        );
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub mod id;
 pub mod index;
 #[cfg(feature = "network")]
 mod network;
+mod pace;
 pub mod page;
 #[cfg(feature = "s3")]
 mod profile;

@@ -18,25 +18,19 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Cause, Error, Result, told};
 use crate::frame::TRAILER;
+use crate::pace::Pace;
 use crate::stats::{Purpose, Stats, Verb};
 use crate::tunables::Tunables;
 
 /// How urgent a read is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// A program waits for it: asked twice if it hangs.
+    /// A program waits for it: asked twice if it hangs. A quarter of all reads stays for these.
     Sync,
-    /// Reading ahead, scrub, reclaim.
+    /// A program is going to want it: asked twice if it hangs.
+    Ahead,
+    /// Scrub, reclaim: at most half of all reads.
     Background,
-}
-
-/// How fast the store answers, as a moving average.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pace {
-    /// Seconds until a small request is answered.
-    latency: f64,
-    /// Bytes a second of a long request.
-    bandwidth: f64,
 }
 
 /// The store with all that belongs to its requests.
@@ -46,7 +40,8 @@ pub(crate) struct Requests {
     pub tunables: Tunables,
     pub stats: Stats,
     reads: Semaphore,
-    /// Those of [`Class::Background`] take a turn of these as well: a quarter of all reads stays for programs that wait.
+    /// All but those of [`Class::Sync`] take a turn of these before, and those of [`Class::Background`] one of the others before that.
+    unhurried: Semaphore,
     background: Semaphore,
     random: AtomicU64,
     pace: Mutex<Pace>,
@@ -68,9 +63,11 @@ impl Drop for UnderWay<'_> {
 }
 
 /// A read is asked twice after so many times as long as such a read takes, at the earliest.
-const LATE: f64 = 4.0;
+const LATE: u32 = 4;
 /// So many reads at once make each other no later than that.
 const FEW: u64 = LATE as u64;
+/// Objects that are read ahead at least.
+const LEAST_AHEAD: u64 = 4;
 /// Of so many reads one may be asked twice, besides the first few.
 const HEDGED: u64 = 20;
 const FIRST_HEDGES: u64 = 8;
@@ -95,7 +92,8 @@ pub(crate) fn unique() -> Result<u64> {
 impl Requests {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, tunables: Tunables) -> Self {
         let reads = Semaphore::new(tunables.reads.max(1));
-        let background = Semaphore::new((tunables.reads * 3 / 4).max(1));
+        let unhurried = Semaphore::new((tunables.reads * 3 / 4).max(1));
+        let background = Semaphore::new((tunables.reads / 2).max(1));
         let random = AtomicU64::new(tunables.seed);
         Self {
             store,
@@ -103,6 +101,7 @@ impl Requests {
             tunables,
             stats: Stats::default(),
             reads,
+            unhurried,
             background,
             random,
             pace: Mutex::default(),
@@ -332,18 +331,22 @@ impl Requests {
 
     /// Reads a range of an object, all of it.
     pub async fn range(&self, path: &Path, range: Range<u64>, class: Class) -> Result<Bytes> {
-        let _few = match class {
+        let _fewest = match class {
             Class::Background => Some(self.background.acquire().await),
+            Class::Sync | Class::Ahead => None,
+        };
+        let _fewer = match class {
+            Class::Background | Class::Ahead => Some(self.unhurried.acquire().await),
             Class::Sync => None,
         };
         let _turn = self.reads.acquire().await;
         let length = range.end - range.start;
-        let begun = Instant::now();
+        let begun = self.pace.lock().begin();
         self.under_way.fetch_add(1, Relaxed);
         let _under_way = UnderWay(self);
         let read = || self.hedged(path, range.clone(), class);
         let done = self.retry(Verb::Get, path, length, read).await?;
-        self.paced(length, begun.elapsed());
+        self.pace.lock().end(begun, length);
         Stats::add(&self.stats.bytes[Verb::Get as usize], done.len() as u64);
         if done.len() as u64 != length {
             let source_text = format!("{} of {length} bytes at {}", done.len(), range.start);
@@ -394,9 +397,7 @@ impl Requests {
 
     /// A read that takes longer is late, by what others took.
     fn late(&self, length: u64) -> Duration {
-        let pace = *self.pace.lock();
-        let bytes = if pace.bandwidth > 0.0 { length as f64 / pace.bandwidth } else { 0.0 };
-        let usual = Duration::try_from_secs_f64((pace.latency + bytes) * LATE);
+        let usual = self.pace.lock().usual(length).and_then(|usual| usual.checked_mul(LATE));
         usual.map_or(self.tunables.deadline, |usual| usual.min(self.tunables.deadline))
     }
 
@@ -409,27 +410,11 @@ impl Requests {
         is_overtaken && asked < FIRST_HEDGES + ended / HEDGED
     }
 
-    /// Learns from a read.
-    fn paced(&self, length: u64, took: Duration) {
-        let (seconds, mut pace) = (took.as_secs_f64(), self.pace.lock());
-        let learn = |mean: &mut f64, seen: f64| {
-            *mean = if *mean == 0.0 { seen } else { *mean * 0.9 + seen * 0.1 }
-        };
-        if length <= 128 << 10 {
-            learn(&mut pace.latency, seconds);
-        } else if seconds > pace.latency {
-            let bandwidth = length as f64 / (seconds - pace.latency);
-            learn(&mut pace.bandwidth, bandwidth);
-        }
-    }
-
-    /// Bytes that must be under way for reads to be as fast as the store can be: latency times bandwidth of all reads at once.
+    /// Bytes that must be under way for reads to be as fast as the store can be: a few objects, where nothing is known of it yet.
     pub fn window(&self) -> u64 {
-        let pace = *self.pace.lock();
-        let streams = self.tunables.reads as f64;
-        let bytes = pace.latency * pace.bandwidth * streams.sqrt();
-        (bytes as u64)
-            .clamp(self.tunables.object_bytes.min(self.tunables.ahead_max), self.tunables.ahead_max)
+        let most = self.tunables.ahead_max;
+        let least = self.tunables.object_bytes.saturating_mul(LEAST_AHEAD).min(most);
+        self.pace.lock().window().clamp(least, most)
     }
 
     /// Deletes an object; one that does not exist is deleted.

@@ -45,7 +45,7 @@ pub struct Tunables {
     pub page_entries: usize,
     /// Percent of live bytes below which an object is written anew.
     pub live_percent: u64,
-    /// Bytes read ahead at most.
+    /// Bytes read ahead of one reader at most.
     pub ahead_max: u64,
     /// Seed of the jitter of pauses, and of nothing else. By default it is random.
     pub seed: u64,
@@ -73,7 +73,7 @@ impl Default for Tunables {
             grace: Duration::from_secs(20 * 60),
             page_entries: crate::page::PAGE_ENTRIES,
             live_percent: 50,
-            ahead_max: 64 << 20,
+            ahead_max: 128 << 20,
             seed: RandomState::new().build_hasher().finish(),
         }
     }

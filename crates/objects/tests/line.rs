@@ -64,3 +64,36 @@ async fn an_upload_that_arrived_is_not_read_back() {
     assert!(space.figures().retries[0] > 12, "{:?}", space.figures());
     assert!(line.received() < MIB / 4, "{}", line.received());
 }
+
+/// However much a scrub and readers ahead have under way, a program's read has its turn at once.
+#[tokio::test(start_paused = true)]
+async fn what_a_program_waits_for_comes_first() {
+    let line = Line::new(false);
+    let tunables = Tunables { object_bytes: MIB, reads: 32, ..small(1) };
+    // Nothing is tried twice.
+    let long = Duration::from_secs(3600);
+    let tunables = Tunables { budget: long, deadline: long, hedge: long, ..tunables };
+    let space = Space::create(line.clone(), Path::from("tank"), tunables, "host", b"").await;
+    let space = space.unwrap();
+    let mut blocks = Vec::new();
+    for _ in 0..64 {
+        let address = space.allocate(MIB).unwrap();
+        space.write(address, Model::bytes(MIB, 1)).await.unwrap();
+        blocks.push((address, MIB));
+    }
+    space.commit(1, b"").await.unwrap();
+    line.slow(MIB);
+    // What is under way beside it shares the line: a scrub has 16 of all 32, and what is read ahead with it 24.
+    for (class, most) in [(Class::Background, 18), (Class::Ahead, 26)] {
+        let all = space.read(&blocks, class);
+        let one = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let begun = tokio::time::Instant::now();
+            space.read(&blocks[63..], Class::Sync).await.remove(0).unwrap();
+            begun.elapsed()
+        };
+        let (all, took) = tokio::join!(all, one);
+        assert!(all.iter().all(Result::is_ok));
+        assert!(took < Duration::from_secs(most), "{class:?}: {took:?}");
+    }
+}

@@ -62,6 +62,9 @@ use unpack::{embedded, is_packed, keeps_decoded};
 /// Batches with at least this many bytes in compressed blocks are unpacked on all cores.
 const PARALLEL_BYTES: u64 = 256 << 10;
 
+/// What is read ahead of one reader is at most this part of the ARC.
+const AHEAD_SHARE: u64 = 4;
+
 /// A block as its owner sees it: unpacked, `lsize` bytes.
 #[derive(Clone, Debug)]
 pub struct Block {
@@ -457,8 +460,16 @@ impl Store {
         };
         let batch: Vec<_> = reqs.into_iter().filter(missing).collect();
         if !batch.is_empty() {
-            self.prefetcher.get_or_init(Prefetcher::start).push(self, batch, access);
+            let start = || Prefetcher::start(self.vdevs().read_ahead().is_some());
+            self.prefetcher.get_or_init(start).push(self, batch, access);
         }
+    }
+
+    /// Bytes to read ahead of a sequential reader, where that takes more than of devices ([`VdevTree::read_ahead`]): no more
+    /// than what several such readers leave in the ARC until it is read.
+    pub fn read_ahead(&self) -> Option<u64> {
+        let wanted = self.vdevs().read_ahead()?;
+        Some(wanted.min(self.arc().stats().c / AHEAD_SHARE))
     }
 
     /// Reads a batch into the ARC, but for what is there or on its way. By the time the pointers may be

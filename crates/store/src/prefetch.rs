@@ -16,8 +16,10 @@ use crate::pipeline::Store;
 
 /// Batches that may wait.
 const QUEUE: usize = 64;
-/// Reading threads.
+/// Threads that read from devices.
 const THREADS: usize = 2;
+/// Threads that read from a store far away: each waits for one batch, and the batches of one reader come from several at once.
+const FAR_THREADS: usize = 8;
 
 type Batch = (Weak<Store>, Vec<(BlockPointer, Bookmark)>, Access);
 
@@ -26,9 +28,10 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    pub(crate) fn start() -> Prefetcher {
+    /// `far`: what is read comes from an object store.
+    pub(crate) fn start(far: bool) -> Prefetcher {
         let (queue, batches) = bounded::<Batch>(QUEUE);
-        for i in 0..THREADS {
+        for i in 0..if far { FAR_THREADS } else { THREADS } {
             let batches = batches.clone();
             let name = format!("prefetch-{i}");
             let own = name.clone();

@@ -56,6 +56,9 @@ pub trait Growing: Send + Sync {
     /// Whether nothing is kept there: no pool, and no files where that can be told at once.
     fn is_new(&self) -> bool;
 
+    /// Bytes that should be under way for one sequential reader, so that it gets what the store can give: many requests at once.
+    fn read_ahead(&self) -> u64;
+
     /// What is stored, and what was asked of the store since it was opened.
     fn figures(&self) -> GrowingFigures;
 }

@@ -12,6 +12,8 @@ declare_tunables! {
         "Longest look for the next request of a mount before the thread that waits for it sleeps; 0: none";
     FUSE_WATCHDOG "fuse_watchdog_ns" Now Nanoseconds 1_000_000 (100_000, 1_000_000_000),
         "Time after which another thread waits for requests if the one that does is still serving one";
+    OBJECT_AHEAD "object_ahead_bytes" NextOpen Bytes 134_217_728 (0, 1 << 40),
+        "Most data that is read ahead of a sequential reader from an object store, where latency and bandwidth take more than zfetch_max_distance; 0: no more than of devices";
     OBJECT_BUDGET "object_budget_ms" NextOpen Milliseconds 120_000 (100, 86_400_000),
         "How long a request to an object store is tried again before the pool is suspended";
     OBJECT_BYTES "object_bytes" NextOpen Bytes 4_194_304 (65_536, 67_108_864),

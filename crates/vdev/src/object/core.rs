@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cenote_format::abd::Abd;
 use cenote_format::invariant;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::{LABEL_START, SECTOR};
@@ -24,6 +25,7 @@ use super::labels::{Labels, decode, encode, group_of, without};
 use super::place::{Directory, Place};
 use crate::device::WriteReq;
 use crate::growing::{Growing, GrowingFigures, LiveRanges};
+use crate::queue::Priority;
 
 /// For so long after a request has failed the store counts as away, whatever it answers: who was told of the failure finds it
 /// out of use then.
@@ -489,9 +491,10 @@ impl Core {
 
     /// Reads ranges of the space.
     pub fn read(&self, blocks: &[(u64, u64)]) -> Vec<io::Result<Bytes>> {
+        let class = class_of(Priority::of_reads());
         let answers = match self.space() {
             None => Err(ErrorKind::UnexpectedEof.into()),
-            Some(space) => self.wait(async move { space.read(blocks, Class::Sync).await }),
+            Some(space) => self.wait(async move { space.read(blocks, class).await }),
         };
         match answers {
             Ok(answers) => {
@@ -516,7 +519,7 @@ impl Core {
             return self.write_label(req.offset, &req.data.bytes());
         }
         let (space, address) = (self.ours()?, req.offset - LABEL_START);
-        let bytes = Bytes::from(req.data.to_vec());
+        let bytes = lent(&req.data);
         let write = async || match req.held {
             true => space.write_held(address, bytes.clone()).await,
             false => space.write(address, bytes.clone()).await,
@@ -537,6 +540,33 @@ impl Core {
             }
         }
         self.heard(Err(error))
+    }
+}
+
+/// How urgent the store's requests are, for reads of the calling thread.
+fn class_of(reads: Priority) -> Class {
+    match reads {
+        Priority::SyncRead | Priority::SyncWrite => Class::Sync,
+        Priority::AsyncRead | Priority::AsyncWrite | Priority::Replay => Class::Ahead,
+        Priority::Scrub | Priority::Removal | Priority::Rebuild | Priority::Trim => {
+            Class::Background
+        }
+        Priority::Initializing => Class::Background,
+    }
+}
+
+/// The bytes of a block, in its own memory where they are one piece: it is not changed while somebody has it.
+fn lent(data: &Abd) -> Bytes {
+    /// In one piece.
+    struct Whole(Abd);
+    impl AsRef<[u8]> for Whole {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_contiguous().unwrap_or_default()
+        }
+    }
+    match data.as_contiguous() {
+        Some(_) => Bytes::from_owner(Whole(data.clone())),
+        None => Bytes::from(data.to_vec()),
     }
 }
 
@@ -652,6 +682,10 @@ impl Growing for Core {
 
     fn is_new(&self) -> bool {
         matches!(&*self.mode.lock(), Mode::New) && self.place.is_empty()
+    }
+
+    fn read_ahead(&self) -> u64 {
+        self.space().map_or(0, |space| space.read_ahead())
     }
 
     fn figures(&self) -> GrowingFigures {

@@ -121,6 +121,7 @@ fn usual() -> Tunables {
         budget: Duration::from_millis(tunables::OBJECT_BUDGET.get()),
         grace: Duration::from_secs(tunables::OBJECT_GRACE.get()),
         live_percent: tunables::OBJECT_LIVE_PERCENT.get(),
+        ahead_max: tunables::OBJECT_AHEAD.get(),
         ..Tunables::default()
     }
 }
