@@ -8,8 +8,9 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
-    AclInherit, AclMode, Atime, Caching, CaseSensitivity, Clock, CreateProps, DirectIo, PrimaryCache,
-    Replayed, Settings, Supervisor, Visibility, Volume, format, format_volume, upgrade,
+    AclInherit, AclMode, Atime, Caching, CaseSensitivity, Clock, CreateProps, DirectIo,
+    PrimaryCache, Replayed, Settings, Supervisor, Visibility, Volume, format, format_volume,
+    upgrade,
 };
 use std::cell::Cell;
 use std::sync::Arc;

@@ -96,25 +96,28 @@ impl Object {
     /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte
     /// `offset` (`dmu_prefetch`). Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
-        self.prefetch_for(offset, len, Access::Ahead);
+        let _ = self.prefetch_for(offset, len, Access::Ahead);
     }
 
     /// As [`Object::prefetch`]; `access` says what is to become of the blocks when they were read.
-    pub(crate) fn prefetch_for(&self, offset: u64, len: u64, access: Access) {
+    /// False if there was no room for some.
+    pub(crate) fn prefetch_for(&self, offset: u64, len: u64, access: Access) -> bool {
         let size = self.dnode().block_size.max(1);
         let len = len.min(tunables::DMU_PREFETCH_MAX.get());
         let Some(last) = len.checked_sub(1).map(|len| offset.saturating_add(len) / size) else {
-            return;
+            return true;
         };
+        let mut all = true;
         let first = offset / size;
         let (visible, pending) = (self.visible_tree(), self.pending_tree());
         let stored = visible.and_then(|tree| Some((tree, self.stored(&tree, first, last).ok()?)));
         for (tree, nodes) in stored.into_iter().chain([(pending, self.clones(first, last))]) {
             let wanted: Vec<_> = requests(&tree, &nodes).collect();
             if !wanted.is_empty() && nodes.iter().all(|n| tree.check_node(n).is_ok()) {
-                self.objset().store().prefetch(wanted, access);
+                all &= self.objset().store().prefetch(wanted, access);
             }
         }
+        all
     }
 
     /// Starts background reads of the pointers of what comes behind byte `end`: to read that ahead waits for none of them then.
@@ -127,7 +130,9 @@ impl Object {
         };
         let nodes: Vec<Node> = (first..=first.saturating_add(1)).filter_map(node).collect();
         if !nodes.is_empty() {
-            self.objset().store().prefetch(requests(&tree, &nodes).collect(), Access::Ahead);
+            // What finds no room is read by the reader.
+            let _ =
+                self.objset().store().prefetch(requests(&tree, &nodes).collect(), Access::Ahead);
         }
     }
 

@@ -7,11 +7,14 @@
 //!
 //! Where the blocks come from far away (an object store) the window goes to what latency times bandwidth needs
 //! ([`Store::read_ahead`](cenote_store::pipeline::Store::read_ahead)) and in larger steps, each of which costs a latency; and it is asked for in
-//! smaller parts of it, so that some are under way while others are read.
+//! smaller parts of it, so that some are under way while others are read. It is no more than a multiple of what the reader has read by then, and
+//! what other readers leave of the ARC's share: they would push out what each other waits for.
 
 use crate::{Object, tunables};
 use cenote_store::Access;
+use cenote_store::prefetch::AheadShare;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Reads that went on where one before ended (`zfetchstat_hits`).
@@ -31,11 +34,14 @@ pub fn counts() -> (u64, u64, u64) {
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     state: Mutex<State>,
+    /// Of a reader far away.
+    share: Mutex<Option<AheadShare>>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct State {
-    /// Where the next read of a sequential reader starts.
+    /// Where a sequential reader began, and where its next read starts.
+    began: u64,
     expected: u64,
     /// Bytes to be kept ahead of the reader; 0: not sequential.
     window: u64,
@@ -50,6 +56,8 @@ const FAR_STEP: u64 = 8;
 /// Parts of a window that are asked for one by one: of devices, and of what is far away.
 const PARTS: u64 = 2;
 const FAR_PARTS: u64 = 4;
+/// How many times of what a reader has read is asked for far ahead of it.
+const FAR_TIMES: u64 = 16;
 
 impl ReadAhead {
     /// A reader about which nothing is known.
@@ -70,22 +78,37 @@ impl ReadAhead {
         if tunables::PREFETCH_DISABLE.is_on() {
             return;
         }
-        if let Some((from, len)) = self.advance(offset, len) {
-            let access = if keeps { Access::Once } else { Access::Ahead };
-            if let Some(object) = object(from, len) {
-                let far = object.objset().store().read_ahead().unwrap_or(0);
-                self.state.lock().far = far;
-                let part = if far == 0 { len } else { (far / FAR_PARTS).max(1) };
-                if far > 0 {
-                    object.prefetch_pointers(from + len);
-                }
-                let mut at = from;
-                while let Some(left) = (from + len).checked_sub(at).filter(|left| *left > 0) {
-                    object.prefetch_for(at, left.min(part), access);
-                    at += left.min(part);
-                }
-            }
+        let access = if keeps { Access::Once } else { Access::Ahead };
+        let Some((from, len)) = self.advance(offset, len) else { return };
+        let Some(object) = object(from, len) else { return };
+        match object.objset().store().read_ahead() {
+            Some(most) => self.far(&object, most, from..from.saturating_add(len), access),
+            None => drop(object.prefetch_for(from, len, access)),
         }
+    }
+
+    /// Asks for a range of what is far away, of which all readers have `most` bytes under way, in parts. What finds no room is asked for
+    /// again.
+    fn far(&self, object: &Object, most: u64, range: Range<u64>, access: Access) {
+        object.prefetch_pointers(range.end);
+        let part = part_of(most, object.dnode().block_size.max(1));
+        let mut at = range.start;
+        while at < range.end {
+            // Each block is in one part.
+            let end = (at / part).saturating_add(1).saturating_mul(part).min(range.end);
+            if !object.prefetch_for(at, end - at, access) {
+                break;
+            }
+            at = end;
+        }
+        let mut state = self.state.lock();
+        if at < range.end {
+            state.ahead = state.ahead.min(at);
+        }
+        let mut share = self.share.lock();
+        let share = share.get_or_insert_with(|| object.objset().store().ahead_share());
+        share.set(state.ahead.saturating_sub(state.expected));
+        state.far = share.left_of(most).max(most.min(tunables::MAX_DISTANCE.get()));
     }
 
     /// The range to be read ahead.
@@ -98,13 +121,18 @@ impl ReadAhead {
         let slack = len.saturating_mul(8).min(most);
         let starts = offset == 0 && state.window == 0;
         if !starts && offset.abs_diff(state.expected) > slack {
-            *state = State { expected: end, window: 0, ahead: end, far };
+            *state = State { began: offset, expected: end, window: 0, ahead: end, far };
             MISSES.fetch_add(1, Relaxed);
+            if let Some(share) = &mut *self.share.lock() {
+                share.set(0);
+            }
             return None;
         }
         HITS.fetch_add(1, Relaxed);
-        state.window = state.window.saturating_mul(step).max(least).min(most);
         state.expected = state.expected.max(end);
+        let read = state.expected.saturating_sub(state.began);
+        let most = if far > 0 { most.min(read.saturating_mul(FAR_TIMES).max(least)) } else { most };
+        state.window = state.window.saturating_mul(step).max(least).min(most);
         let from = state.ahead.max(state.expected);
         let to = state.expected.saturating_add(state.window);
         // Asking in parts keeps the batches large.
@@ -115,6 +143,13 @@ impl ReadAhead {
         ISSUED.fetch_add(1, Relaxed);
         Some((from, to - from))
     }
+}
+
+/// Bytes of one part of `most` far away, in blocks of `block` bytes: whole blocks, not too small, and no more than is asked for at once.
+fn part_of(most: u64, block: u64) -> u64 {
+    let (least, at_once) = (tunables::MIN_DISTANCE.get(), tunables::DMU_PREFETCH_MAX.get());
+    let part = (most / FAR_PARTS).max(least).min(at_once);
+    (part / block).max(1).saturating_mul(block)
 }
 
 #[cfg(test)]
@@ -148,15 +183,35 @@ mod tests {
                 assert!(from >= asked_to && len <= FAR);
                 asked_to = from + len;
             }
-            // What was asked for last is a part of the window at least.
-            assert!(i < 4 || asked_to - offset > FAR - FAR / FAR_PARTS, "{i}: {asked_to}");
+            // What was asked for last is a part of the window at least, which is some times what was read.
+            let window = FAR.min((offset + (128 << 10)) * FAR_TIMES);
+            assert!(i < 4 || asked_to - offset > window - window / FAR_PARTS, "{i}: {asked_to}");
+            assert!(asked_to <= offset + (128 << 10) + window.max(512 << 10), "{i}: {asked_to}");
         }
         // Elsewhere it begins anew, and is still far away.
         assert_eq!(r.advance(1 << 40, 4096), None);
         assert_eq!(
             *r.state.lock(),
-            State { expected: (1 << 40) + 4096, window: 0, ahead: (1 << 40) + 4096, far: FAR }
+            State {
+                began: 1 << 40,
+                expected: (1 << 40) + 4096,
+                window: 0,
+                ahead: (1 << 40) + 4096,
+                far: FAR
+            }
         );
+    }
+
+    #[test]
+    fn parts_are_whole_blocks_and_neither_tiny_nor_cut() {
+        for most in [0, 1, 64 << 10, 16 << 20, 1 << 30, u64::MAX] {
+            for block in [512, 128 << 10, 1 << 20, 16 << 20, 1 << 30] {
+                let part = part_of(most, block);
+                assert!(part % block == 0 && part >= block, "{most} {block}: {part}");
+                let at_once = tunables::DMU_PREFETCH_MAX.default.max(block);
+                assert!(part <= at_once && part + block > 512 << 10, "{most} {block}: {part}");
+            }
+        }
     }
 
     #[test]

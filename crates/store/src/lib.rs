@@ -55,7 +55,7 @@ pub mod memory;
 pub mod notes;
 mod persistent;
 pub mod pipeline;
-mod prefetch;
+pub mod prefetch;
 mod primary;
 pub mod rangetree;
 mod scan_keys;

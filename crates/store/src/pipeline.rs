@@ -48,7 +48,7 @@ use crate::keys::{Keys, LoadedKey};
 use crate::l2arc::L2arc;
 use crate::notes::Unreadable;
 use crate::persistent;
-use crate::prefetch::Prefetcher;
+use crate::prefetch::{AheadShare, Prefetcher};
 use crate::primary::{Caching, Policies};
 use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
@@ -98,6 +98,8 @@ pub struct Store {
     pub(crate) direct: Direct,
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
+    /// Bytes that readers have asked for far ahead.
+    far_ahead: Arc<AtomicU64>,
     errors: ErrorLists,
     /// Blocks of which wrong bytes were read, by pointers that nothing vouched for.
     pub(crate) wrong: Mutex<BTreeSet<Bookmark>>,
@@ -167,6 +169,7 @@ impl Store {
             l2arc: Arc::default(),
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
+            far_ahead: Arc::default(),
             errors: ErrorLists::default(),
             wrong: Mutex::default(),
             on_disk: AtomicU64::new(0),
@@ -452,17 +455,20 @@ impl Store {
     }
 
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
-    /// costs nothing, and what the ARC does not keep is left alone (`arc_read`).
-    pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
+    /// costs nothing, and what the ARC does not keep is left alone (`arc_read`). False if that has no room for now.
+    pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) -> bool {
         let absent = |key: Key| !self.write_behind.may_hold(key.birth) && !self.is_cached(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
         let batch: Vec<_> = reqs.into_iter().filter(missing).collect();
-        if !batch.is_empty() {
-            let start = || Prefetcher::start(self.vdevs().read_ahead().is_some());
-            self.prefetcher.get_or_init(start).push(self, batch, access);
-        }
+        let start = || Prefetcher::start(self.vdevs().read_ahead().is_some());
+        batch.is_empty() || self.prefetcher.get_or_init(start).push(self, batch, access)
+    }
+
+    /// What a reader that [reads far ahead](Store::read_ahead) keeps account by.
+    pub fn ahead_share(&self) -> AheadShare {
+        AheadShare::of(&self.far_ahead)
     }
 
     /// Bytes to read ahead of a sequential reader, where that takes more than of devices ([`VdevTree::read_ahead`]): no more

@@ -1,10 +1,14 @@
 //! Read-ahead in the background (`dbuf_prefetch`, `arc_read` with `ARC_FLAG_PREFETCH`): a few threads that read blocks
 //! into the ARC.
 //!
-//! Requests that do not fit the queue are dropped: read-ahead is a hint, and a queue that grows
+//! Requests that do not fit the queue are refused: read-ahead is a hint, and a queue that grows
 //! would only serve blocks that the reader has passed already. The threads hold a weak reference,
 //! so a store that is dropped ends them.
+//!
+//! Readers of what is far away ask for so much that a few of them could push out of the ARC what others have asked for. Each knows by its
+//! [`AheadShare`] what the others wait for.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use cenote_format::blkptr::BlockPointer;
@@ -49,13 +53,44 @@ impl Prefetcher {
         Prefetcher { queue }
     }
 
+    /// Has a batch read; false if there is no room for it, and the reader has to read for itself.
     pub(crate) fn push(
         &self,
         store: &Arc<Store>,
         batch: Vec<(BlockPointer, Bookmark)>,
         access: Access,
-    ) {
-        // A full queue or no thread: the reader will read for itself.
-        let _ = self.queue.try_send((Arc::downgrade(store), batch, access));
+    ) -> bool {
+        self.queue.try_send((Arc::downgrade(store), batch, access)).is_ok()
+    }
+}
+
+/// The bytes that one reader has asked for and not come to, beside those of all readers of the pool.
+#[derive(Debug, Default)]
+pub struct AheadShare {
+    all: Arc<AtomicU64>,
+    own: u64,
+}
+
+impl AheadShare {
+    pub(crate) fn of(all: &Arc<AtomicU64>) -> AheadShare {
+        AheadShare { all: all.clone(), own: 0 }
+    }
+
+    /// It waits for so many bytes now.
+    pub fn set(&mut self, bytes: u64) {
+        self.all.fetch_add(bytes, Relaxed);
+        self.all.fetch_sub(std::mem::replace(&mut self.own, bytes), Relaxed);
+    }
+
+    /// Of `most` bytes, what others leave of them.
+    pub fn left_of(&self, most: u64) -> u64 {
+        let others = self.all.load(Relaxed).saturating_sub(self.own);
+        most.saturating_sub(others)
+    }
+}
+
+impl Drop for AheadShare {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }

@@ -32,6 +32,8 @@ const LARGE: usize = 24 << 20;
 const KEPT: u64 = 4;
 /// Seconds for which objects that nothing needs are kept.
 const GRACE: &str = "5";
+/// Milliseconds that one try of a request has, less than nodes stand still for.
+const DEADLINE: &str = "1500";
 
 /// A daemon on the pool.
 struct Host<'a> {
@@ -66,6 +68,8 @@ impl Host<'_> {
     fn begin(&self) {
         self.run("daemon").ok();
         self.run(&format!("tunables set object_grace={GRACE}")).ok();
+        // A node that stands still has requests end without an answer.
+        self.run(&format!("tunables set object_deadline_ms={DEADLINE}")).ok();
     }
 
     /// Imports the pool. A root that the daemon sent before it was killed may reach the store late: an import that it overtakes is refused, and
@@ -195,8 +199,9 @@ impl Load {
             }
             let large = &mut self.large;
             scope.spawn(move || go_on(&mut || large.step()));
+            // They end as well where the work fails.
+            let _over = Over(&over);
             work(&over);
-            over.store(true, Relaxed);
         });
         eprintln!("the longest change took {} ms", longest.into_inner());
     }
@@ -204,6 +209,15 @@ impl Load {
     fn check(&mut self) {
         self.writers.iter_mut().for_each(Recorder::check);
         self.large.check();
+    }
+}
+
+/// Says in the end that it is over.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
     }
 }
 
