@@ -366,6 +366,9 @@ fn open_vdev(
     let unread = read.map_or(0, |device| device.unread(0, device.size()));
     let only_read = read.is_some_and(Device::only_read);
     let live = Live::new(Opened { device, state }, dtl_of(config));
+    if kind == Kind::Object {
+        live.queue.is_of_store();
+    }
     live.cut_off.store(short, Relaxed);
     live.unread.store(unread, Relaxed);
     live.only_read.store(only_read, Relaxed);

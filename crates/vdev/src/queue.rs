@@ -11,6 +11,8 @@
 //!
 //! - Scrub, removal, rebuild and initializing are in the background: while the device has, or is to have, requests of
 //!   others, they have no more than their least number.
+//! - An object store does many requests at once, and each takes long: its shares are [`FAR`] times as large, for reads as for writes. It has
+//!   shares of its own below that (`cenote_objects::Class`).
 //! - The share of asynchronous writes grows from its least to its most number while what is dirty grows
 //!   from `zfs_vdev_async_write_active_min_dirty_percent` to `..._max_dirty_percent` of what may be
 //!   (`vdev_queue_max_async_writes`).
@@ -248,8 +250,13 @@ impl Ticket {
     }
 }
 
+/// How much larger the shares of an object store are.
+const FAR: u64 = 8;
+
 #[derive(Default)]
 struct State {
+    /// The device is an object store.
+    is_far: bool,
     waiting: [VecDeque<Ticket>; CLASSES],
     figures: QueueFigures,
 }
@@ -257,7 +264,8 @@ struct State {
 impl State {
     /// How many requests the device may have of a class now.
     fn most(&self, priority: Priority, dirty_percent: u64) -> u64 {
-        let (least, most) = (priority.least() as u64, priority.most() as u64);
+        let times = if self.is_far { FAR } else { 1 };
+        let (least, most) = (priority.least() as u64 * times, priority.most() as u64 * times);
         let others = || {
             let of = |i: usize| self.figures.active[i] + self.figures.pending[i];
             Priority::ALL.iter().any(|p| !p.is_background() && of(*p as usize) > 0)
@@ -328,6 +336,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// The device is an object store.
+    pub(crate) fn is_of_store(&self) {
+        self.state().is_far = true;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -565,6 +578,23 @@ mod tests {
                 assert_eq!(full.join().unwrap().len(), most + 2);
             });
             assert_eq!(leaf.queues(), QueueFigures::default());
+        }
+    }
+
+    #[test]
+    fn an_object_store_has_more_at_once() {
+        let far = Queue::default();
+        far.is_of_store();
+        let one = Size { requests: 1, active: 1 };
+        for priority in Priority::ALL {
+            let most = match priority {
+                Priority::AsyncWrite => priority.least(),
+                other => other.most(),
+            };
+            let all = (most as u64 * FAR).min(t::MAX_ACTIVE.get());
+            let begun = (0..2 * all).take_while(|_| far.begin(priority, one)).count();
+            assert_eq!(begun as u64, all, "{priority:?}");
+            (0..begun).for_each(|_| drop(far.done(priority, one)));
         }
     }
 
