@@ -32,7 +32,7 @@ use cenote_engine::change::{
     Changes, Format, NewEncryption, is_accounted, is_quota, root_filesystem,
 };
 use cenote_engine::create::prepare;
-use cenote_engine::create::{self, CreateSpec, FIRST_TXG, Layout, SystemDevices};
+use cenote_engine::create::{self, CreateSpec, FIRST_TXG, SystemDevices};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::config;
 use cenote_pool::features::FeatureChoice;
@@ -235,7 +235,7 @@ fn make(
     encryption: NewEncryption,
     ctx: &mut Context,
 ) -> Outcome {
-    let (named, layout) = (features_named(request), spec.layout);
+    let named = features_named(request);
     let choice = |named| FeatureChoice {
         none: request.no_features,
         compatibility: request.value("compatibility"),
