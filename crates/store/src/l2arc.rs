@@ -220,6 +220,10 @@ impl L2arc {
             return found;
         }
         let places: Vec<_> = wanted.iter().map(|(bp, key)| self.index.find(bp, key)).collect();
+        if places.iter().all(Option::is_none) {
+            self.figures.misses.add(found.len() as u64);
+            return found;
+        }
         for device in self.devices.read().clone() {
             let here = |place: &Option<index::Place>| match place {
                 Some(place) if place.device == device.number => Some((place.at, place.asize)),

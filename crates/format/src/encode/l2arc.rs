@@ -78,12 +78,16 @@ mod tests {
 
     fn entry(n: u64) -> Entry {
         let props = Props::default().sized(131_072, 512 * (1 + n % 200)).compressed(15);
-        let props = props.metadata(n % 2 == 0).of(if n % 3 == 0 { State::Mfu } else { State::Mru });
+        let props = props.metadata(n.is_multiple_of(2)).of(if n.is_multiple_of(3) {
+            State::Mfu
+        } else {
+            State::Mru
+        });
         let place = (4 << 20) + 4096 * n;
         Entry {
             dva: [n << 32 | 8, n * 77],
             birth: n,
-            props: props.protected(n % 5 == 0),
+            props: props.protected(n.is_multiple_of(5)),
             place,
             level: 0,
         }
