@@ -188,7 +188,7 @@ if [ "$purpose" = s3 ] && ! [ -x "$here/target/seaweedfs/weed" ]; then
     # A module is read-only, and what it replaces counts only where it is the main one.
     cp -r "$from" "$to/source"
     chmod -R u+w "$to/source"
-    (cd "$to/source" && go build -trimpath -ldflags='-s -w' -o "$to/weed.new" ./weed) || die "SeaweedFS cannot be built with $(go version)"
+    (cd "$to/source" && go build -ldflags='-s -w' -o "$to/weed.new" ./weed) || die "SeaweedFS cannot be built with $(go version)"
     rm -rf "$to/source"
     mv "$to/weed.new" "$to/weed"
 fi
