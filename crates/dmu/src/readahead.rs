@@ -207,7 +207,7 @@ mod tests {
         for most in [0, 1, 64 << 10, 16 << 20, 1 << 30, u64::MAX] {
             for block in [512, 128 << 10, 1 << 20, 16 << 20, 1 << 30] {
                 let part = part_of(most, block);
-                assert!(part % block == 0 && part >= block, "{most} {block}: {part}");
+                assert!(part.is_multiple_of(block) && part >= block, "{most} {block}: {part}");
                 let at_once = tunables::DMU_PREFETCH_MAX.default.max(block);
                 assert!(part <= at_once && part + block > 512 << 10, "{most} {block}: {part}");
             }
