@@ -405,6 +405,31 @@ fn a_read_that_fails_once_settles_no_dispute() {
     done(engine, &rig);
 }
 
+/// With the key a side that failed is read once more before the block counts as an error: it has the right bytes, and the other one gets them.
+#[test]
+fn a_read_that_fails_hides_no_right_copy() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    secret_in(&engine, FILES);
+    engine.sync().unwrap();
+    let planted = plant_in(&engine.pool(), &rig, &["a", "b"], &[1], all);
+    engine.pool().store().drop_caches();
+    let device = devices.device(&rig, "a");
+    // A scrub reads what it did not find twice.
+    let told = planted.iter().filter(|one| one.level == 0);
+    told.for_each(|one| device.fail_reads(one.at..one.at + 4, 2));
+    assert_eq!(scrubbed(&engine).errors, 0);
+    let leaves = engine.pool().store().vdevs().leaves();
+    assert!(leaves[0].errors().0 > 0, "no read has failed");
+    drop(leaves);
+    all_mended(&planted, &rig);
+    device.repair();
+    drop(device);
+    read_all(&engine);
+    drop(devices);
+    done(engine, &rig);
+}
+
 /// Where no copy has the right MAC a side with garbage is charged all the same, and nothing is mended.
 #[test]
 fn garbage_is_charged_where_no_copy_has_the_mac() {
