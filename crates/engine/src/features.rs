@@ -17,12 +17,5 @@ pub(crate) fn count_feature(
 ) -> std::result::Result<(), WriteError> {
     let space = |_: &BlockPointer| Default::default();
     let mut tx = Tx::new(mos, txg, outside, &space);
-    let step = match delta {
-        0.. => cenote_dsl::write::features::increment,
-        _ => cenote_dsl::write::features::decrement,
-    };
-    for _ in 0..delta.unsigned_abs() {
-        step(&mut tx, guid)?;
-    }
-    Ok(())
+    Ok(cenote_dsl::write::features::change(&mut tx, guid, delta)?)
 }

@@ -12,19 +12,22 @@
 //!
 //! # Invariants
 //!
-//! - Only a block that no copy of is right, or of which it is not known which copy is, is made of offered bytes, and only of bytes with the pointer's checksum. Of a
+//! - Only a block that no copy of is right is made of offered bytes, and only of bytes with the pointer's checksum. Of a
 //!   block of an encrypted dataset that is half of it, so they have to have the right MAC as well, where the key is among those that
-//!   the caller has. Where it is not, what came raw is compared with the MAC that the stream says, and that is not looked at.
+//!   the caller has. Where it is not, what came raw is compared with the MAC that the stream says, and that is not looked at. So then
+//!   nothing is written over bytes that satisfy the pointer, too: one of such copies is the right one, and what is offered may be the
+//!   forgery. The block is in dispute until the key is loaded.
 //! - Nothing is written unless the caller says, while nothing else is, that the pointer still holds (`current`).
 //! - A block counts as corrected when it was read again and is right.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Fault, VdevTree};
 
-use crate::error::{BlockError, Bookmark};
+use crate::error::Bookmark;
 use crate::pipeline::{Reader, Store, check, is_vouched, voucher};
 use crate::scan_keys::ScanKeys;
 use crate::scrub::{Looked, ScanBlock, ScanFunc};
@@ -53,6 +56,8 @@ pub enum Corrected {
     Differs,
     /// It cannot be read, and its devices did not take it.
     NotTaken,
+    /// Several things satisfy its pointer, and no key was there to tell which of them is right.
+    Disputed,
 }
 
 /// A part of a block that is in one piece, and its bytes.
@@ -93,20 +98,31 @@ impl Store {
         let lost: BTreeSet<Bookmark> = unreadable.iter().map(|block| block.at).collect();
         let mut done = Vec::with_capacity(offers.len());
         let (mut healed, mut left) = (Vec::new(), BTreeSet::new());
-        for (offer, voucher) in offers.iter().zip(vouchers) {
-            // What is offered tells which of several copies is right.
-            let is_open = lost.contains(&offer.at) || disputed.contains(&offer.at);
-            let came = match is_open || self.is_forged_whole(offer, voucher.as_ref()) {
-                true => self.correct(&tree, offer, voucher.as_ref(), current),
-                false => Some(Corrected::WasRight),
+        for (offer, voucher) in offers.iter().zip(&vouchers) {
+            let voucher = voucher.as_ref();
+            let is_open = disputed.contains(&offer.at);
+            let is_lost = lost.contains(&offer.at) || is_open;
+            let came = match voucher {
+                // Only the right MAC tells which of several copies is right.
+                None if is_open => Some(Corrected::Disputed),
+                _ if is_lost || self.is_forged_whole(offer, voucher) => {
+                    self.correct(&tree, offer, voucher, current)
+                }
+                _ => Some(Corrected::WasRight),
             };
             let Some(came) = came else { break };
             match came {
                 Corrected::WasRight => {}
                 Corrected::Healed => healed.push((offer.at, offer.bp.physical_birth())),
-                Corrected::Differs | Corrected::NotTaken => drop(left.insert(offer.at)),
+                Corrected::Differs | Corrected::NotTaken | Corrected::Disputed => {
+                    left.insert(offer.at);
+                }
             }
             done.push(came);
+        }
+        let blocks = done.iter().filter(|came| **came == Corrected::Disputed).count();
+        if blocks > 0 {
+            tracing::warn!(blocks, "copies differ: load the key to heal what is right of them");
         }
         let left = unreadable.into_iter().filter(|block| left.contains(&block.at));
         self.list_unreadable(left.collect());
@@ -114,11 +130,11 @@ impl Store {
         done
     }
 
-    /// Whether no copy of a gang block has the right MAC, which its parts do not have.
+    /// Whether no copy of a gang block that could be read has the right MAC, which its parts do not have.
     fn is_forged_whole(&self, Offer { bp, at, .. }: &Offer<'_>, voucher: Option<&Reader>) -> bool {
         let Some(voucher) = voucher.filter(|_| bp.is_gang()) else { return false };
         let (read, _) = Store::attempt(|| self.fetch_vouched(bp, *at, voucher.clone()));
-        matches!(read, Err(BlockError::Checksum { .. }))
+        read.is_err()
     }
 
     /// Writes a block that is lost.
@@ -150,8 +166,14 @@ impl Store {
         let mut faults = Vec::new();
         for part in &parts {
             let txg = part.bp.physical_birth();
-            let mine = part.bp.dvas().flat_map(|dva| self.faults_of(tree, part, dva));
-            faults.extend(mine.map(|fault| (txg, fault)));
+            for dva in part.bp.dvas() {
+                let (mine, has_rival) = self.faults_of(tree, part, dva);
+                // A copy that could not be read before.
+                if has_rival && voucher.is_none() {
+                    return Some(Corrected::Disputed);
+                }
+                faults.extend(mine.into_iter().map(|fault| (txg, fault)));
+            }
         }
         tree.repair_many(&faults, current)?;
         let is_it = |read: Abd| read.bytes() == right.bytes();
@@ -178,12 +200,29 @@ impl Store {
         Some(parts)
     }
 
-    /// What leaves have wrong of a copy, with what should be there.
-    fn faults_of(&self, tree: &VdevTree, part: &Part, dva: Dva) -> Vec<Fault> {
+    /// What leaves have wrong of a copy, with what should be there, and whether other bytes were read that satisfy the pointer.
+    fn faults_of(&self, tree: &VdevTree, part: &Part, dva: Dva) -> (Vec<Fault>, bool) {
+        let has_rival = AtomicBool::new(false);
+        let faults = self.differing(tree, part, dva, &has_rival);
+        (faults, has_rival.into_inner())
+    }
+
+    fn differing(
+        &self,
+        tree: &VdevTree,
+        part: &Part,
+        dva: Dva,
+        has_rival: &AtomicBool,
+    ) -> Vec<Fault> {
         let Part { bp, data } = part;
         let txg = bp.physical_birth();
-        // Others may satisfy the pointer.
-        let verify = |read: &Abd| read.bytes() == data.bytes();
+        let verify = |read: &Abd| {
+            let is_it = read.bytes() == data.bytes();
+            if !is_it && self.is_right(bp, read) {
+                has_rival.store(true, Relaxed);
+            }
+            is_it
+        };
         let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
         let read = BlockRead { vdev, offset, size, txg, verify: &verify };
         let Some(checked) = tree.check_many(&[read]).pop() else { return Vec::new() };

@@ -57,7 +57,8 @@ impl Store {
     }
 
     /// Does something that follows all pointers without keys ([`Store::without_keys`]): meanwhile this thread is given an indirect block that
-    /// satisfies its pointer also where no copy of it has the right MAC. It is noted as a block that cannot be read all the same.
+    /// satisfies its pointer also where no copy of it has the right MAC. It is noted as a block that cannot be read all the same, and among
+    /// those that were followed ([`Notes::doubted`](crate::notes::Notes::doubted)): a device that was not read may have another one.
     pub fn by_pointers<T>(work: impl FnOnce() -> T) -> T {
         struct Restore(bool);
         impl Drop for Restore {

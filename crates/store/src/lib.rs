@@ -61,6 +61,7 @@ pub mod rangetree;
 mod scan_keys;
 mod scrub;
 mod segments;
+mod settled;
 mod single_flight;
 mod stretch;
 mod sync;

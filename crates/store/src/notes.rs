@@ -31,7 +31,7 @@
 //! - Bytes are healed only by a pointer that is current: see `cenote_vdev`'s `fault`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
@@ -62,6 +62,8 @@ struct Faults {
 pub struct Notes {
     faults: Vec<Faults>,
     unreadable: Vec<Unreadable>,
+    /// Blocks that a walk has followed though they have no right MAC ([`Store::by_pointers`]).
+    doubted: BTreeMap<Bookmark, BlockPointer>,
 }
 
 /// A block that could not be read.
@@ -99,10 +101,14 @@ impl Notes {
         self.faults.is_empty() && self.unreadable.is_empty()
     }
 
-    /// How many blocks could not be read.
-    pub fn unreadable(&self) -> u64 {
-        let blocks: BTreeSet<Bookmark> = self.unreadable.iter().map(|block| block.at).collect();
-        blocks.len() as u64
+    /// The blocks that could not be read.
+    pub fn unreadable(&self) -> BTreeSet<Bookmark> {
+        self.unreadable.iter().map(|block| block.at).collect()
+    }
+
+    /// The blocks among them that a walk has followed all the same ([`Store::by_pointers`]).
+    pub fn doubted(&self) -> &BTreeMap<Bookmark, BlockPointer> {
+        &self.doubted
     }
 
     /// What was wrong about blocks whose pointers wrong bytes may satisfy is charged when it is confirmed, and not written anew: where there is a key, it
@@ -218,12 +224,17 @@ impl Store {
         }
         let (tree, birth, weak) = (tree.clone(), bp.physical_birth(), verify::is_weak(bp));
         let faults = Faults { tree, at, birth, weak, faults };
-        self.note(Notes { faults: vec![faults], unreadable: Vec::new() });
+        self.note(Notes { faults: vec![faults], ..Notes::default() });
     }
 
     /// Notes that a block could not be read.
     pub(crate) fn note_unreadable(&self, what: Unreadable) {
-        self.note(Notes { faults: Vec::new(), unreadable: vec![what] });
+        self.note(Notes { unreadable: vec![what], ..Notes::default() });
+    }
+
+    /// Notes that a block is followed that has no right MAC.
+    pub(crate) fn note_doubted(&self, bp: &BlockPointer, at: Bookmark) {
+        self.note(Notes { doubted: BTreeMap::from([(at, *bp)]), ..Notes::default() });
     }
 
     /// Notes what was kept.
@@ -232,6 +243,7 @@ impl Store {
             Some(Mode::Attempt(notes)) => {
                 notes.faults.append(&mut new.faults);
                 notes.unreadable.append(&mut new.unreadable);
+                notes.doubted.append(&mut new.doubted);
                 None
             }
             Some(Mode::Vouched) => Some(true),

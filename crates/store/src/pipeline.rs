@@ -601,6 +601,7 @@ impl Store {
         let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
         let data = unpack(bp, &physical).map_err(decode)?;
         self.remember(&why);
+        self.note_doubted(bp, at);
         Ok(Block { data, order: bp.byte_order() })
     }
 

@@ -27,7 +27,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
-use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
+use crate::error::{Bookmark, ZIL_LEVEL};
 use crate::injection::Expected;
 use crate::notes::Unreadable;
 use crate::pipeline::{self, Reader, Store, check, is_vouched};
@@ -178,43 +178,6 @@ impl Store {
         let mut batch = Batch { store: self, keys, func, tree, faults, unreadable, left, disputed };
         batch.read(blocks);
         batch
-    }
-
-    /// Whether a block is lost for good: all devices with copies of it were read, and all copies are wrong. Of a gang block,
-    /// and of one on RAID-Z, that is not known.
-    pub fn is_lost(&self, bp: &BlockPointer, at: Bookmark) -> bool {
-        if bp.is_hole() || bp.is_gang() || check(bp, at).is_err() {
-            return false;
-        }
-        let tree = self.vdevs();
-        bp.dvas().all(|dva| {
-            let first = false;
-            let size = bp.psize();
-            let read = Read { bp: *bp, at, dva, size, header: false, part: false, first };
-            let verify = |data: &Abd| self.is_right(bp, data);
-            let request = read.request(&verify);
-            let checked = tree.check_many(&[request]).pop();
-            let is_wrong = checked.is_some_and(|Checked { block, faults, .. }| {
-                let wrong = matches!(block, Err(VdevError::Checksum { .. }));
-                wrong && faults.iter().all(Fault::is_mismatch)
-            });
-            let simple = tree.top(dva.vdev.into()).is_some() && tree.parity_of(&request) == 0;
-            is_wrong && simple && tree.has_all_devices(dva.vdev.into())
-        })
-    }
-
-    /// Whether a block that leads to others, and could not be read for `why`, stays so: there is nothing on any device that could be
-    /// read in its place.
-    pub fn stays_unread(&self, bp: &BlockPointer, at: Bookmark, why: &BlockError) -> bool {
-        match why {
-            // What was read satisfies the pointer. Where that has half a checksum, so may other bytes.
-            BlockError::Decode { .. } | BlockError::Authentication { .. } => {
-                let tree = self.vdevs();
-                let has_all = |dva: Dva| tree.has_all_devices(dva.vdev.into());
-                check(bp, at).is_ok() && (!verify::is_weak(bp) || bp.dvas().all(has_all))
-            }
-            _ => self.is_lost(bp, at),
-        }
     }
 
     /// Lists blocks that were read and make no sense.
@@ -374,12 +337,16 @@ impl Batch<'_> {
         }
     }
 
-    /// Where no MAC tells what is right, and a device failed to read its copy, it is asked once more: it may have the right bytes, which
-    /// others that satisfy the pointer are not to be written over.
+    /// Where no MAC tells what is right, or other copies have wrong ones, and a device failed to read its copy, it is asked once more: it may
+    /// have the right bytes, which others that satisfy the pointer are not to be written over.
     fn ask_again(&self, looks: &[Look<'_>], found: &mut [Checked]) {
         let has_failed = |(look, checked): (&Look<'_>, &Checked)| {
             let failed = |fault: &Fault| !fault.is_mismatch();
-            !look.is_told() && checked.block.is_ok() && checked.faults.iter().any(failed)
+            let is_open = match look.is_told() {
+                true => look.forged.load(Relaxed) && checked.block.is_err(),
+                false => checked.block.is_ok(),
+            };
+            is_open && checked.faults.iter().any(failed)
         };
         let failed = (0..looks.len()).filter(|i| has_failed((&looks[*i], &found[*i])));
         let failed: Vec<usize> = failed.collect();
@@ -445,8 +412,9 @@ impl Batch<'_> {
         let nothing = |_: &Abd| false;
         for ((i, look), checked) in doubted.into_iter().zip(&again).zip(checked) {
             let Read { at, first, ref bp, .. } = *look.read;
+            let voucher = looks[i].voucher.as_ref();
             let tells = self.tree.parity_of(&look.read.request(&nothing)) == 0;
-            let Checked { block, faults, left } = checked;
+            let Checked { block, faults, mut left } = checked;
             if block.is_err() {
                 found[i].faults.retain(|fault| !fault.is_mismatch());
                 continue;
@@ -454,10 +422,14 @@ impl Batch<'_> {
             let is_told = |fault: &Fault| !fault.is_mismatch() || tells && !fault.is_rival();
             let unhealed =
                 |fault: Fault| if fault.is_lack() { fault } else { Fault::unhealed(fault) };
-            let faults = faults.into_iter().filter(is_told).map(unhealed).collect();
+            let faults: Vec<Fault> = faults.into_iter().filter(is_told).map(unhealed).collect();
             if self.func == ScanFunc::Scrub {
                 found[i].faults = faults;
                 continue;
+            }
+            // Leaves get it, and lack it still: a device may have the right one that could not be read.
+            if !self.store.stays_unvouched(bp, at, voucher) {
+                left.extend(faults.iter().filter(|f| f.is_lack()).map(|f| f.leaf().guid()));
             }
             found[i] = Checked { block, faults, left };
             if first {
@@ -486,11 +458,8 @@ impl Batch<'_> {
                 let birth = request.txg;
                 self.unreadable.push(Unreadable { at: read.at, mismatch: is_wrong, birth });
             }
-            // What is lost for good can be given to no leaf.
-            if self.func == ScanFunc::Resilver
-                && (found.is_some() || !self.store.is_lost(&read.bp, read.at))
-            {
-                let (lacks, others) = self.tree.lacks_of(request, found.as_ref());
+            if self.func == ScanFunc::Resilver {
+                let (lacks, others) = self.lacks_of(look, found);
                 faults.extend(lacks);
                 left = others;
             }
@@ -498,6 +467,25 @@ impl Batch<'_> {
         let txg = request.txg;
         self.left.extend(left.into_iter().map(|guid| (guid, txg)));
         self.faults.extend(faults.into_iter().map(|fault| (txg, fault)));
+    }
+
+    /// Which leaves lack a block that could not be read here, of which `found` is another copy; and the guids of those that lack it still. Where
+    /// none has the right MAC another one is taken that satisfies the pointer.
+    fn lacks_of(&self, look: &Look<'_>, found: Option<Abd>) -> (Vec<Fault>, Vec<u64>) {
+        let (Read { bp, at, .. }, nothing) = (look.read, |_: &Abd| false);
+        let request = look.read.request(&nothing);
+        let voucher = look.voucher.as_ref();
+        let is_vouched = found.is_some() || voucher.is_none();
+        let given = found.or_else(|| voucher.and_then(|_| self.another_copy(&look.without_key())));
+        // What is lost for good can be given to no leaf.
+        if given.is_none() && self.store.is_lost(bp, *at) {
+            return (Vec::new(), Vec::new());
+        }
+        let (lacks, mut left) = self.tree.lacks_of(&request, given.as_ref());
+        if !is_vouched && !self.store.stays_unvouched(bp, *at, voucher) {
+            left.extend(lacks.iter().map(|fault| fault.leaf().guid()));
+        }
+        (lacks, left)
     }
 
     /// The block, by another of its copies.

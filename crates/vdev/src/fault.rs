@@ -52,6 +52,8 @@ pub struct Fault {
     right: Option<Abd>,
     /// It was read without an error and was wrong. Else the read failed, which the leaf counted.
     mismatch: bool,
+    /// It is not known which leaf was wrong: none is charged.
+    blameless: bool,
     /// The leaf was not read: it missed what should be there.
     lack: bool,
     /// It counts as a read that failed, which the leaf did not count (`crate::injection`).
@@ -77,8 +79,8 @@ impl Fault {
     pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
         let (blamed, leaf) = (leaf.clone(), leaf.clone());
         let (right, laid_out) = (None, None);
-        let (mismatch, lack, uncounted, rival) = (true, false, false, false);
-        Fault { leaf, blamed, offset, right, mismatch, lack, uncounted, rival, laid_out }
+        let (mismatch, blameless, lack, uncounted, rival) = (true, false, false, false, false);
+        Fault { leaf, blamed, offset, right, mismatch, blameless, lack, uncounted, rival, laid_out }
     }
 
     /// `leaf` missed `right`, which should be at `offset`. This is no error of the device.
@@ -94,15 +96,12 @@ impl Fault {
     /// `leaf` gave wrong bytes of a block of group `txg` at `offset`. Where it may have been another leaf that lacks them, this is no error
     /// of either ([`Vdev::is_to_have`]).
     pub(crate) fn of_bytes(leaf: &Arc<Vdev>, offset: u64, txg: u64) -> Fault {
-        match leaf.is_to_have(offset, txg) {
-            true => Fault::mismatch(leaf, offset),
-            false => Fault::unreadable(leaf, offset),
-        }
+        Fault { blameless: !leaf.is_to_have(offset, txg), ..Fault::mismatch(leaf, offset) }
     }
 
     /// The same, of a leaf that gave bytes and is to count as one that could not be read.
     pub fn as_failed_read(self) -> Fault {
-        Fault { mismatch: false, uncounted: self.mismatch, ..self }
+        Fault { mismatch: false, uncounted: self.mismatch && !self.blameless, ..self }
     }
 
     /// The same; the error counts at `blamed`.
@@ -186,7 +185,7 @@ impl Fault {
             let (operation, why) = (Operation::Read, &injection::failure());
             events::tell(&self.leaf, &Happening::Failed { offset, size, operation, why });
         }
-        if self.mismatch {
+        if self.mismatch && !self.blameless {
             self.blamed.stats.checksum_error();
             let (offset, size) = (on_device(self.offset), self.len() as u64);
             events::tell(&self.leaf, &Happening::Mismatch { offset, size });

@@ -116,7 +116,7 @@ pub(super) fn is_active(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
 }
 
 /// Adds to the number of uses. Errors: not enabled, fewer uses than are taken.
-pub(super) fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
+pub fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
     let disabled = || DslWriteError::Unsupported(format!("feature {guid} (it is not enabled)"));
     let counts = counts(tx, known(guid)?)?.ok_or_else(disabled)?;
     let old = tx.zap_number(counts, guid)?.ok_or_else(disabled)?;

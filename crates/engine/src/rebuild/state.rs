@@ -48,12 +48,17 @@ impl SyncContext<'_> {
         for top in self.tops() {
             running += i64::from(self.noted_rebuild(top)?.is_running());
         }
-        let counted = feature_uses(self.tx.mos, FEATURE)?.unwrap_or(0);
-        let more = running.wrapping_sub_unsigned(counted);
-        if more != 0 {
-            count_feature(self.tx.mos, self.tx.txg, &self.disk.outside, FEATURE, more)?;
+        loop {
+            let counted = feature_uses(self.tx.mos, FEATURE)?.unwrap_or(0);
+            let more = i128::from(running) - i128::from(counted);
+            if more == 0 {
+                return Ok(());
+            }
+            // A count that is damaged may be off by more than can be taken from it at once.
+            let most = i128::from(i64::MAX);
+            let step = i64::try_from(more.clamp(-most, most)).unwrap_or(i64::MAX);
+            count_feature(self.tx.mos, self.tx.txg, &self.disk.outside, FEATURE, step)?;
         }
-        Ok(())
     }
 
     /// What the ZAP of a top-level vdev says.
@@ -290,6 +295,9 @@ mod tests {
             engine.sync_task(change).unwrap()
         };
         assert_eq!(counted(2), Some(2));
+        assert_eq!(counted(0), Some(0));
+        // As a damaged one may be.
+        assert_eq!([i64::MAX, i64::MAX, 1].map(counted)[2], Some(u64::MAX));
         assert_eq!(counted(0), Some(0));
         engine.export(false).unwrap();
     }

@@ -121,8 +121,11 @@ impl Found {
         self.unseen += 1;
         match why {
             Error::Block(why) => self.hidden |= !store.stays_unread(bp, at, why),
-            // Reads tell of blocks themselves. What was read and makes no sense stays so.
-            _ => self.senseless.push(at),
+            // Reads tell of blocks themselves.
+            _ => {
+                self.hidden |= !store.stays_senseless(bp, at);
+                self.senseless.push(at);
+            }
         }
     }
 
@@ -154,11 +157,12 @@ impl Found {
         lent.is_ok()
     }
 
-    /// A scrub looks at MACs of a data set: without the key, which is loaded, it does not look at all.
-    fn lacks_key(&mut self) {
+    /// A scrub looks at MACs of a data set: without the key, which is loaded, it goes by pointers. That is an error, once for all rounds in
+    /// the data set.
+    fn lacks_key(&mut self, first: bool) {
         if self.func == ScanFunc::Scrub {
             self.keyless = true;
-            self.miss_one();
+            self.miss_more(Unseen { parts: u64::from(first), hidden: true });
         }
     }
 
@@ -306,7 +310,7 @@ pub(super) fn walk(
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
                         if !walk.found.get_key(view, now.ds, &phys) {
-                            walk.found.lacks_key();
+                            walk.found.lacks_key(now.mark.is_none());
                         }
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {

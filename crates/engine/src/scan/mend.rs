@@ -73,8 +73,11 @@ impl Shared {
             let look = || {
                 for at in &wrong {
                     if let Some(bp) = pointer(&view, at) {
-                        if let Ok(Some(phys)) = dataset(view.mos(), at.objset) {
-                            let _ = found.get_key(&view, at.objset, &phys);
+                        // Its key would tell what is wrong: it is left to a scrub.
+                        if let Ok(Some(phys)) = dataset(view.mos(), at.objset)
+                            && !found.get_key(&view, at.objset, &phys)
+                        {
+                            continue;
                         }
                         found.add(&tree, &bp, *at);
                     }

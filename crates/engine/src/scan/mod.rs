@@ -66,11 +66,12 @@ use super::error::EngineError;
 use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use super::{Engine, Shared};
 use cenote_dmu::outside::Time;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::invariant::caught;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::{ErrorScrubPhys, Pass, ScanPhys};
 use cenote_pool::txg_times::TxgTimes;
-use cenote_store::{Priority, ScanFunc, Scanned, ScrubStage, Store};
+use cenote_store::{Bookmark, Priority, ScanFunc, Scanned, ScrubStage, Store};
 use cenote_vdev::{FlushFailures, VdevTree};
 use find::{Course, Found};
 use issue::Issued;
@@ -78,6 +79,7 @@ use moves::Moves;
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -248,6 +250,8 @@ struct Pace {
     repaired: u64,
     /// Since when a device does not answer that is needed.
     away: Option<Time>,
+    /// Blocks that could not be read on the walk of the last round that counted, and [`Scanner::orders`] then.
+    told: (u64, BTreeSet<Bookmark>),
 }
 
 impl Pace {
@@ -266,6 +270,13 @@ impl Pace {
     fn keeps(&mut self, repaired: u64) -> u64 {
         self.unkept = 0;
         repaired.max(std::mem::take(&mut self.repaired))
+    }
+
+    /// How many of the blocks that a walk could not read the round before has not told of, if it was of the same scan.
+    fn not_told(&self, orders: u64, blocks: &BTreeSet<Bookmark>) -> u64 {
+        let (of, told) = &self.told;
+        let is_new = |at: &&Bookmark| *of != orders || !told.contains(at);
+        blocks.iter().filter(is_new).count() as u64
     }
 
     /// A round was let go, or took that long, where it may take `most`.
@@ -369,6 +380,7 @@ impl Shared {
         // A key that was changed does not open what the view has of it.
         let is_changed = || found.is_keyless() && keystore.generation() != generation;
         if ends() || is_changed() {
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Ok(Round::LetGo);
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
@@ -396,13 +408,17 @@ impl Shared {
         };
         // The walk has read blocks of dnodes as they are, without looking at their MACs. What can be told of them, a scrub knows by now.
         let doubted = notes.unreadable();
+        // Another block may be in the place of one that was followed by its pointer alone.
+        let settled = |(at, bp): (&Bookmark, &BlockPointer)| self.disk.store.stays_doubted(bp, *at);
+        let hides = hides || !notes.doubted().iter().all(settled);
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
         drop(reading);
         pace.learn(Some(clock.since(begun)), most.max(SHORTEST));
         // What cannot be walked is an error, and mostly one of the blocks that cannot be read. So is what is walked though its MAC is wrong.
-        done.errors = done.errors.max(unseen).max(doubted);
+        // Each round passes those again that lead to where it begins.
+        done.errors = done.errors.max(unseen).max(pace.not_told(orders, &doubted));
         let away = done.errors > 0 && self.looks_in_vain() && !pace.away.is_some_and(gave_up);
         // A device that did not answer in the midst of the round may do so by now: what it holds was not read again.
         let was_silent = done.errors > 0 && self.disk.tree().silences() != silences;
@@ -429,7 +445,10 @@ impl Shared {
         let group = view.uberblock().txg;
         let end = Ended { group, position, totals, done, hides, all, orders };
         Ok(match self.note_round(end, phys)? {
-            true => Round::Done,
+            true => {
+                pace.told = (orders, doubted);
+                Round::Done
+            }
             false => Round::LetGo,
         })
     }
@@ -773,6 +792,16 @@ mod tests {
         // It was stopped; another one has ended; it is not known.
         assert!(!is_told(Some(of(3, 5))) && !is_told(Some(of(2, 6))) && !is_told(None));
         engine.export(false).unwrap();
+    }
+
+    #[test]
+    fn what_leads_to_each_round_is_told_once() {
+        let block = |object| Bookmark { objset: 1, object, level: 1, blkid: 0 };
+        let of = |objects: &[u64]| objects.iter().map(|o| block(*o)).collect::<BTreeSet<_>>();
+        let mut pace = Pace::default();
+        assert_eq!(pace.not_told(7, &of(&[1, 2])), 2);
+        pace.told = (7, of(&[1, 2]));
+        assert_eq!((pace.not_told(7, &of(&[2, 3])), pace.not_told(8, &of(&[2, 3]))), (1, 2));
     }
 
     #[test]

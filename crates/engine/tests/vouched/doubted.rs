@@ -9,6 +9,7 @@ use cenote_format::crypt::MAC_LEN;
 use cenote_format::dmu::ObjsetPhys;
 use cenote_format::{ByteOrder, Bytes};
 use cenote_vdev::VdevTree;
+use cenote_vdev::injection::Handler as _;
 use rig::joining::replace;
 
 /// So many files of so many records have indirect blocks with some pointers.
@@ -170,17 +171,21 @@ fn senseless(bp: &BlockPointer, right: &[u8]) -> Option<Vec<u8>> {
 fn made_small(line: &str, ashift: u64) -> Rig {
     let rig = Rig::new(SIZE);
     let engine = rig.create(line, ashift);
-    secret_in(&engine, 0);
+    fill_small(&engine);
+    engine.export(false).unwrap();
+    rig
+}
+
+fn fill_small(engine: &Arc<Engine>) {
+    secret_in(engine, 0);
     let new = NewDataset { name: PLAIN.into(), kind: Kind::Filesystem, props: vec![] };
-    changes(&engine).create(&new).unwrap();
+    changes(engine).create(&new).unwrap();
     for name in [SECRET, PLAIN] {
         let dataset = engine.pool().dsl().find(name).unwrap().unwrap();
         let settings = Settings { record_size: RECORD, ..Settings::default() };
         let live = engine.live(dataset.ds_obj).unwrap();
         fill(&FileSystem::open_live(live, settings).unwrap(), 0..FILES, LEN);
     }
-    engine.export(false).unwrap();
-    rig
 }
 
 const PLAIN: &str = "tank/plain";
@@ -215,15 +220,20 @@ fn on_device(
 /// Other bytes in the place of the physical ones of a block, if it is to have such.
 type Spoils<'a> = dyn Fn(&BlockPointer, Bookmark, &[u8]) -> Option<Vec<u8>> + 'a;
 
-/// Replaces the device `old` by `x`; then the pool has so many, and none of them lacks anything.
-fn replace_all(rig: &Rig, engine: &Engine, (old, devices): (&str, usize), line: &str) {
-    replace(rig, engine, old, "x").unwrap();
+/// No resilver is under way any more, and none is due.
+fn is_over(engine: &Engine) {
     let begun = Instant::now();
     while engine.awaits_resilver() || engine.is_scanning() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{line}");
+        assert!(begun.elapsed() < Duration::from_secs(120));
         std::thread::sleep(Duration::from_millis(5));
     }
     engine.sync_task(|_| Ok(())).unwrap();
+}
+
+/// Replaces the device `old` by `x`; then the pool has so many, and none of them lacks anything.
+fn replace_all(rig: &Rig, engine: &Engine, (old, devices): (&str, usize), line: &str) {
+    replace(rig, engine, old, "x").unwrap();
+    is_over(engine);
     let leaves = engine.pool().store().vdevs().leaves();
     let behind: Vec<bool> = leaves.iter().map(|leaf| leaf.is_behind()).collect();
     assert_eq!(behind, vec![false; devices], "{line}");
@@ -395,6 +405,31 @@ fn a_read_that_fails_once_settles_no_dispute() {
     done(engine, &rig);
 }
 
+/// With the key a side that failed is read once more before the block counts as an error: it has the right bytes, and the other one gets them.
+#[test]
+fn a_read_that_fails_hides_no_right_copy() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    secret_in(&engine, FILES);
+    engine.sync().unwrap();
+    let planted = plant_in(&engine.pool(), &rig, &["a", "b"], &[1], all);
+    engine.pool().store().drop_caches();
+    let device = devices.device(&rig, "a");
+    // A scrub reads what it did not find twice.
+    let told = planted.iter().filter(|one| one.level == 0);
+    told.for_each(|one| device.fail_reads(one.at..one.at + 4, 2));
+    assert_eq!(scrubbed(&engine).errors, 0);
+    let leaves = engine.pool().store().vdevs().leaves();
+    assert!(leaves[0].errors().0 > 0, "no read has failed");
+    drop(leaves);
+    all_mended(&planted, &rig);
+    device.repair();
+    drop(device);
+    read_all(&engine);
+    drop(devices);
+    done(engine, &rig);
+}
+
 /// Where no copy has the right MAC a side with garbage is charged all the same, and nothing is mended.
 #[test]
 fn garbage_is_charged_where_no_copy_has_the_mac() {
@@ -467,34 +502,184 @@ fn what_is_in_dispute_stays_in_the_error_log() {
     engine.export(false).unwrap();
 }
 
-/// Without the key what a stream brings tells which of several copies is right: it is written to all.
+/// Without the key what is offered may be the very forgery: no offer settles a dispute, and no byte changes. With the key the right bytes
+/// are on both sides, whatever is offered.
 #[test]
-fn what_is_offered_settles_a_dispute() {
+fn no_offer_settles_a_dispute_without_the_key() {
     let rig = made("mirror a b", 12);
     let planted = plant(&rig, &["a", "b"], &[0], all);
     let engine = rig.import();
     let pool = engine.pool();
-    let keys = pool.dsl().keystore().keys_for_scan();
-    let mut healed = 0;
-    for (bp, at) in protected(&pool).into_iter().filter(|(bp, _)| bp.level() == 0) {
-        let mut right = vec![0; bp.psize() as usize];
-        let file = std::fs::File::open(rig.file("b")).unwrap();
-        file.read_exact_at(&mut right, START + bp.dva(0).unwrap().offset).unwrap();
-        let forms = |take: &mut dyn FnMut(Abd) -> bool| {
-            take(Abd::from_vec(right.clone()));
+    let blocks: Vec<_> = protected(&pool).into_iter().filter(|(bp, _)| bp.level() == 0).collect();
+    let bytes = |name: &str, bp: &BlockPointer| {
+        let mut bytes = vec![0; bp.psize() as usize];
+        let file = std::fs::File::open(rig.file(name)).unwrap();
+        file.read_exact_at(&mut bytes, START + bp.dva(0).unwrap().offset).unwrap();
+        bytes
+    };
+    let of = |name| blocks.iter().map(|(bp, _)| bytes(name, bp)).collect::<Vec<_>>();
+    let (of_a, of_b) = (of("a"), of("b"));
+    assert!(of_a != of_b);
+    let offered = |all: &[Vec<u8>], keys: &ScanKeys| {
+        let correct = |((bp, at), data): (&(BlockPointer, Bookmark), &Vec<u8>)| {
+            let forms = |take: &mut dyn FnMut(Abd) -> bool| {
+                take(Abd::from_vec(data.clone()));
+            };
+            let offer = Offer { bp: *bp, at: *at, forms: &forms };
+            pool.store().correct_many(&[offer], keys, &|| true)[0]
         };
-        let offer = Offer { bp, at, forms: &forms };
-        let came = pool.store().correct_many(&[offer], &keys, &|| true)[0];
-        healed += u64::from(came == Corrected::Healed);
-        assert!(came == Corrected::Healed || came == Corrected::WasRight, "{came:?}");
+        blocks.iter().zip(all).map(correct).collect::<Vec<_>>()
+    };
+    let keys = pool.dsl().keystore().keys_for_scan();
+    for offer in [&of_a, &of_b] {
+        let came = offered(offer, &keys);
+        assert!(of("b") == of_b, "what is right was written over");
+        assert!(of("a") == of_a);
+        assert!(!came.contains(&Corrected::Healed));
+        let open = came.iter().filter(|one| **one != Corrected::WasRight).count();
+        assert!(open > FILES as usize, "{open}");
     }
-    assert!(healed > FILES, "{healed}");
-    let data = planted.iter().filter(|one| one.level == 0);
-    data.for_each(|one| assert!(one.is(&rig, one.was)));
-    drop(pool);
-    load(&engine.pool());
+    load(&pool);
+    let dir = pool.dsl().find(SECRET).unwrap().unwrap().dir_obj;
+    let keys = pool.dsl().keystore().keys_for_scan();
+    let sets: HashSet<u64> = blocks.iter().map(|(_, at)| at.objset).collect();
+    sets.into_iter().for_each(|set| pool.dsl().lend_key(set, dir, &keys).unwrap());
+    assert!(offered(&of_a, &keys).iter().all(|came| *came == Corrected::WasRight));
+    assert!(of("a") == of_b && of("b") == of_b);
+    drop((keys, pool));
     assert_eq!(scrubbed(&engine).errors, 0);
     all_mended(&planted, &rig);
+    read_all(&engine);
+    done(engine, &rig);
+}
+
+/// What satisfies its pointer, and has no right MAC, is given while the device that may have the right one cannot be read. That stays where
+/// it is until it can.
+#[test]
+fn a_device_stays_that_may_have_the_right_block() {
+    let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    fill_small(&engine);
+    engine.sync().unwrap();
+    let pool = engine.pool();
+    let all = blocks(&pool, &|_, at| at.objset != 0);
+    let (tree, mut spoilt, device) =
+        (pool.store().vdevs().clone(), Spoilt::default(), devices.device(&rig, "b"));
+    let mut wrong = Vec::new();
+    for (bp, at) in all.iter().filter(|(bp, _)| bp.uses_crypt() && bp.level() > 0) {
+        let right = pool.store().read_many_raw(&[(*bp, *at)]).remove(0).unwrap().bytes().to_vec();
+        let Some(now) = forged(bp, &right) else { continue };
+        spoilt.write((&rig, &["a"]), &tree, bp, (&right, &now));
+        for dva in bp.dvas() {
+            let at = START + dva.offset;
+            device.fail_reads(at..at + bp.psize(), u64::MAX);
+        }
+        wrong.push(*bp);
+    }
+    assert!(!wrong.is_empty());
+    pool.store().drop_caches();
+    replace(&rig, &engine, "b", "x").unwrap();
+    is_over(&engine);
+    let leaves = engine.pool().store().vdevs().leaves();
+    assert_eq!(leaves.len(), 3, "the device left that has the right blocks");
+    let new = leaves.iter().find(|leaf| leaf.is_behind()).unwrap();
+    // What is below was not seen: all that it may lack stays noted.
+    let lacks = |bp: &BlockPointer| new.missing().iter().any(|r| r.contains(&bp.physical_birth()));
+    assert!(all.iter().all(|(bp, _)| lacks(bp)));
+    assert!(engine.pool().status().unwrap().scan.unwrap().errors > 0);
+    drop(leaves);
+    device.repair();
+    pool.store().drop_caches();
+    engine.assess_resilver().unwrap();
+    is_over(&engine);
+    let leaves = engine.pool().store().vdevs().leaves();
+    assert!(leaves.len() == 2 && leaves.iter().all(|leaf| !leaf.is_behind()));
+    for bp in &wrong {
+        let given = on_device(&rig, &tree, bp, ("x", 0));
+        assert!(given == on_device(&rig, &tree, bp, ("b", 0)), "{bp:?}");
+    }
+    drop((leaves, pool, device, tree));
+    assert_eq!(scrubbed(&engine).errors, 0);
+    read_all(&engine);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+}
+
+/// A block that leads to others is read, and counts as one that does not unpack: what is below is still to be given.
+#[test]
+fn an_injected_error_is_no_end_of_what_is_below() {
+    let rig = made_small("mirror a b", 12);
+    let engine = rig.import();
+    let pool = engine.pool();
+    let all = blocks(&pool, &|_, at| at.objset != 0);
+    let set = pool.dsl().find(PLAIN).unwrap().unwrap().ds_obj;
+    let is_indirect = |(_, at): &&(BlockPointer, Bookmark)| at.objset == set && at.level == 1;
+    let object = all.iter().filter(is_indirect).map(|(_, at)| at.object).max().unwrap();
+    let place = Place::Blocks { objset: set, object, level: 1, blkids: 0..=u64::MAX };
+    let handler = DataHandler::new(DataError::Decompress, place, 0, u32::MAX);
+    pool.store().inject(handler.clone());
+    pool.store().drop_caches();
+    replace(&rig, &engine, "b", "x").unwrap();
+    is_over(&engine);
+    let leaves = pool.store().vdevs().leaves();
+    assert!(leaves.len() == 3 && leaves.iter().any(|leaf| leaf.is_behind()));
+    drop(leaves);
+    handler.trigger().clear();
+    engine.assess_resilver().unwrap();
+    is_over(&engine);
+    let (leaves, tree) = (pool.store().vdevs().leaves(), pool.store().vdevs().clone());
+    assert!(leaves.len() == 2 && leaves.iter().all(|leaf| !leaf.is_behind()));
+    for (bp, at) in &all {
+        let given = on_device(&rig, &tree, bp, ("x", 0));
+        assert!(given == on_device(&rig, &tree, bp, ("a", 0)), "{at} {bp:?}");
+    }
+    drop((leaves, tree, pool));
+    done(engine, &rig);
+}
+
+/// Of an indirect block one copy is garbage, and the other one has no right MAC: a new device in the place of the former is given the
+/// latter, and a device with the garbage leaves.
+#[test]
+fn a_resilver_gives_another_copy_that_satisfies_the_pointer() {
+    let rig = made_small("mirror a b mirror c d", 12);
+    let pool = looked_at(&rig);
+    let all = blocks(&pool, &|bp, at| at.objset != 0 && bp.uses_crypt() && bp.level() > 0);
+    let mut spoilt = Vec::new();
+    let put = |name: &str, offset: u64, bytes: &[u8]| {
+        Spoilt::file(&rig, name).write_all_at(bytes, START + offset).unwrap();
+    };
+    for (bp, at) in all {
+        let on = |vdev: u32| bp.dvas().find(|dva| u64::from(dva.vdev) == u64::from(vdev));
+        let (Some(first), Some(second)) = (on(0), on(1)) else { continue };
+        let right = pool.store().read_many_raw(&[(bp, at)]).remove(0).unwrap().bytes().to_vec();
+        let Some(wrong) = forged(&bp, &right) else { continue };
+        ["a", "b"].iter().for_each(|name| put(name, first.offset, &vec![0x99; right.len()]));
+        ["c", "d"].iter().for_each(|name| put(name, second.offset, &wrong));
+        spoilt.push((first.offset, second.offset, right, wrong));
+    }
+    assert!(!spoilt.is_empty());
+    drop(pool);
+    let engine = rig.import();
+    replace_all(&rig, &engine, ("b", 4), "mirrors");
+    assert!(engine.pool().status().unwrap().scan.unwrap().errors > 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    for (first, second, right, wrong) in &spoilt {
+        let mut given = vec![0; wrong.len()];
+        std::fs::File::open(rig.file("x"))
+            .unwrap()
+            .read_exact_at(&mut given, START + first)
+            .unwrap();
+        assert!(given == *wrong);
+        ["a", "x"].iter().for_each(|name| put(name, *first, right));
+        ["c", "d"].iter().for_each(|name| put(name, *second, right));
+    }
+    std::fs::remove_file(rig.file("b")).unwrap();
+    let engine = rig.import();
+    load(&engine.pool());
+    let scan = scrubbed(&engine);
+    assert_eq!((scan.errors, scan.processed), (0, 0));
     read_all(&engine);
     done(engine, &rig);
 }

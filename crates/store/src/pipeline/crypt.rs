@@ -12,8 +12,8 @@
 //!
 //! - In a dataset whose key is loaded nothing is read that the key does not vouch for: neither a block that is
 //!   not protected nor one whose contents lie in its pointer.
-//! - What a scrub, a corrective receive or a read writes in the place of a copy has the right MAC, where that can be checked. Resilvers, and the
-//!   parts of gang blocks, go by pointers.
+//! - What a scrub, a corrective receive or a read writes in the place of a copy has the right MAC, where that can be checked. What a resilver
+//!   gives has it, where any copy does. Parts of gang blocks go by pointers.
 
 use super::{Reader, Store, is_packed, unpack};
 use crate::arc::{Access, Key};

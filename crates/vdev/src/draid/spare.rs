@@ -186,11 +186,13 @@ impl Vdev {
     }
 
     /// Whether wrong bytes of this leaf, which can be trusted with what was written in `txg` at byte `offset` of its allocatable space, are
-    /// its error. A read of a distributed spare does not say which of the leaves there gave them, so all of them have to have it.
+    /// its error. A read of a distributed spare does not say which of the leaves there gave them, so all of them have to have it that may
+    /// have: none that is out of use.
     pub(crate) fn is_to_have(&self, offset: u64, txg: u64) -> bool {
         let has =
             |leaf: &Arc<Vdev>| leaf.trust(txg) == Some(Trust::Good) && leaf.is_to_have(offset, txg);
-        self.place_at(offset).iter().all(has)
+        let gives = |leaf: &&Arc<Vdev>| leaf.opened_state().readable();
+        self.place_at(offset).iter().filter(gives).all(has)
     }
 
     /// Whether this leaf lacks nothing of what was written to byte `offset` of its allocatable space.

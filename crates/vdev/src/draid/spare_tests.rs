@@ -265,24 +265,41 @@ fn nothing_is_rebuilt_from_what_may_be_stale() {
     assert!(disks[0].memory.bytes()[range] == right);
 }
 
-/// What the device that is behind gives is wrong, and no error of the spare.
+/// What was read of a block that is wrong in a spare's place: how many faults are of bytes, and how many of them count as errors.
+fn charged(t: &VdevTree, txg: u64) -> (usize, u64) {
+    let (data, mut wrong) = (bytes(txg), 0);
+    let verify = |abd: &Abd| *abd.bytes() == *data;
+    let block =
+        BlockRead { vdev: 0, offset: place(t, txg), size: SIZE as u64, txg, verify: &verify };
+    assert!(t.read_one(&block).block.is_ok());
+    let before = errors_of(t);
+    for fault in &t.check_many(&[block]).remove(0).faults {
+        fault.charge();
+        wrong += usize::from(fault.is_mismatch());
+    }
+    (wrong, errors_of(t) - before)
+}
+
+fn errors_of(t: &VdevTree) -> u64 {
+    let errors = |vdev: &Arc<Vdev>| vdev.errors().2;
+    t.leaves().iter().chain(t.top(0).unwrap().children()).map(errors).sum()
+}
+
+/// What the device that is behind gives is wrong, and no error of the spare. It was read all the same, and differs.
 #[test]
 fn stale_bytes_of_a_place_are_no_error_of_the_spare() {
     let (t, _disks, txg, ..) = with_a_stale_place();
-    let (data, wrong) = (bytes(txg), std::cell::Cell::new(0));
-    let verify = |abd: &Abd| *abd.bytes() == *data;
-    let block =
-        BlockRead { vdev: 0, offset: place(&t, txg), size: SIZE as u64, txg, verify: &verify };
-    let read = t.read_one(&block);
-    let faults = t.check_many(&[block]).remove(0).faults;
-    for fault in read.faults.iter().chain(&faults) {
-        fault.charge();
-        wrong.set(wrong.get() + u64::from(fault.is_mismatch()));
-    }
-    assert!(read.block.is_ok());
-    let errors = |vdev: &Arc<Vdev>| vdev.errors().2;
-    let found: u64 = t.leaves().iter().chain(t.top(0).unwrap().children()).map(errors).sum();
-    assert_eq!((found, wrong.get()), (0, 0));
+    assert_eq!(charged(&t, txg), (1, 0));
+}
+
+/// A device that is out of use has not given what is wrong in a spare's place.
+#[test]
+fn wrong_bytes_count_beside_a_device_that_is_out_of_use() {
+    let (t, _disks, txg, ..) = with_a_stale_place();
+    let all = t.leaves();
+    all[2].set_dtl(Vec::new());
+    all[3].set_state(VdevState::Offline);
+    assert_eq!(charged(&t, txg), (1, 1));
 }
 
 /// What a second spare is rebuilt from is what the first one has, and what that has on the second device is made anew.

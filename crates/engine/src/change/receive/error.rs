@@ -114,11 +114,14 @@ pub enum ReceiveError {
     /// Blocks of the stream cannot be read here, and it has nothing that they are (`ECKSUM`).
     #[error(
         "corrective receive was not able to reconstruct the data needed for healing.\n{blocks} block(s) stay damaged: see \
-         'zpool status -v'."
+         'zpool status -v'.{}",
+        in_dispute(*disputed)
     )]
     NotHealed {
         /// How many.
         blocks: u64,
+        /// Of how many of them copies differ, and the key is not loaded that tells which is right.
+        disputed: u64,
     },
     /// What came is more than the dataset's refquota (`EDQUOT`).
     #[error("space quota exceeded.")]
@@ -126,6 +129,13 @@ pub enum ReceiveError {
     /// What failed is not about the stream.
     #[error(transparent)]
     Change(#[from] ChangeError),
+}
+
+fn in_dispute(blocks: u64) -> String {
+    match blocks {
+        0 => String::new(),
+        _ => format!("\nOf {blocks} of them copies differ: load the key, and heal again."),
+    }
 }
 
 /// A result of receiving.

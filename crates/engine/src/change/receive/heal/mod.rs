@@ -59,8 +59,10 @@ const TRIES: usize = 64;
 pub struct Healed {
     /// Blocks of the stream that could not be read and can be now.
     pub healed: u64,
-    /// Blocks of it that cannot be read.
+    /// Blocks of it that cannot be read, or of which it is not known what is right.
     pub damaged: u64,
+    /// The latter: copies differ, and the key is not loaded.
+    pub disputed: u64,
 }
 
 /// A corrective receive that has begun.
@@ -152,7 +154,7 @@ impl Changes {
         match healed.damaged {
             0 => Ok(()),
             _ if RECV_BEST_EFFORT_CORRECTIVE.is_on() => Ok(()),
-            blocks => Err(ReceiveError::NotHealed { blocks }),
+            blocks => Err(ReceiveError::NotHealed { blocks, disputed: healed.disputed }),
         }
     }
 }
@@ -237,6 +239,7 @@ impl Batch<'_> {
             let count = |wanted| came.iter().filter(|one| **one == wanted).count() as u64;
             let healed = count(Corrected::Healed);
             self.done.healed += healed;
+            self.done.disputed += count(Corrected::Disputed);
             self.done.damaged += came.len() as u64 - healed - count(Corrected::WasRight) + unseen;
         }
         Ok(())
@@ -319,7 +322,7 @@ impl Healing {
         current: &dyn Fn() -> bool,
     ) -> Result<Vec<Corrected>> {
         let keys = view.dsl().keystore().keys_for_scan();
-        // Where it is not loaded a stream that is raw heals by half a checksum.
+        // Where it is not loaded a stream that is raw heals by half a checksum what no copy satisfies.
         if let Some(snapshot) = view.dsl().by_object(self.ds_obj)? {
             view.dsl().lend_key(self.ds_obj, snapshot.dir_obj, &keys)?;
         }
