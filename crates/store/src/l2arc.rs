@@ -8,7 +8,8 @@
 //!
 //! Blocks lie on a cache device as they lie in the pool, compressed and encrypted as they are there. The ARC keeps them so:
 //! nothing is packed again, and nothing that was decrypted comes here. What is read is checked against the checksum of the pointer
-//! that asks for it, and a block of an encrypted dataset against its MAC, as any copy is.
+//! that asks for it, and a block of an encrypted dataset against its MAC, as any copy is. Blocks whose pointers have no checksum
+//! (`checksum=off`) take no part: neither are they written, nor is anything read for them.
 //!
 //! # Structures
 //!
@@ -47,6 +48,7 @@ mod tests;
 use crate::arc::{Access, ArcCache, Key};
 use crate::pipeline::Store;
 use crate::tunables::{L2ARC_META_PERCENT, L2ARC_NOPREFETCH, L2ARC_NORW};
+use crate::verify::has_checksum;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::invariant::caught;
@@ -219,7 +221,12 @@ impl L2arc {
         if !self.is_on() || ahead.is_some() && L2ARC_NOPREFETCH.get() != 0 {
             return found;
         }
-        let places: Vec<_> = wanted.iter().map(|(bp, key)| self.index.find(bp, key)).collect();
+        // Without a checksum nothing tells what was read, whatever log blocks say.
+        let place_of = |(bp, key): &(&BlockPointer, Key)| match has_checksum(bp) {
+            true => self.index.find(bp, key),
+            false => None,
+        };
+        let places: Vec<_> = wanted.iter().map(place_of).collect();
         for device in self.devices.read().clone() {
             let here = |place: &Option<index::Place>| match place {
                 Some(place) if place.device == device.number => Some((place.at, place.asize)),
@@ -268,14 +275,17 @@ impl L2arc {
     ) -> Option<Abd> {
         self.figures.read_bytes.add(u64::from(place.asize));
         let block = data.slice(0, bp.psize() as usize).filter(|block| is_right(bp, block));
-        // What was given up meanwhile may be overwritten.
+        // What was given up meanwhile may be overwritten. No checksum has to tell.
+        if block.is_some() && self.index.find(bp, &key) == Some(place) {
+            return block;
+        }
         if block.is_none() && self.index.remove_if(&key, &place) {
             self.figures.cksum_bad.add(1);
             device.mismatch(&place);
-        } else if block.is_none() {
+        } else {
             self.figures.evict_reading.add(1);
         }
-        block
+        None
     }
 }
 
