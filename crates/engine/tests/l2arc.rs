@@ -180,6 +180,52 @@ fn wrong_bytes_cost_a_read_of_the_pool() {
     rig.judge();
 }
 
+/// Nothing tells whether bytes are right for which there is no checksum.
+#[test]
+fn blocks_without_a_checksum_never_come_there() {
+    tune();
+    let rig = Rig::new(128 << 20);
+    let engine = rig.create("a cache b", 9);
+    let off = [("checksum".to_string(), "off".to_string())];
+    assert!(rig::changes(&engine).set("tank", &off).unwrap().is_empty());
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    until("metadata there", || figures(&engine).sums.blocks > 0);
+    hits(&engine);
+    std::thread::sleep(Duration::from_millis(2500));
+    let sums = figures(&engine).sums;
+    assert!(sums.asize < 2 << 20, "{sums:?}");
+    overwrite(&rig, "b", LABEL_START, &rig::bytes(99, 120 << 20));
+    assert_eq!(hits(&engine), 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What is put into the ARC wakes the thread of a cache device, and does not have it look again and again.
+#[test]
+fn what_is_put_in_has_no_device_looked_for_more_often() {
+    let (rig, other) = (Rig::new(128 << 20), Rig::new(128 << 20));
+    let engine = filled(&rig, "a cache b", 9);
+    let without = other.create("a", 9);
+    fill(&open(&without), 0..4, LEN);
+    without.sync().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let (before, begun) = (figures(&engine).counts, Instant::now());
+    while begun.elapsed() < Duration::from_secs(3) {
+        without.pool().store().drop_caches();
+        check(&open(&without), 0..4, LEN);
+    }
+    let (seconds, after) = (begun.elapsed().as_secs(), figures(&engine).counts);
+    assert!(after.feeds > before.feeds, "{after:?}");
+    assert!(after.feeds - before.feeds <= seconds + 2, "{before:?}, {after:?}");
+    for (rig, engine) in [(rig, engine), (other, without)] {
+        engine.export(false).unwrap();
+        drop(engine);
+        rig.judge_blocks();
+    }
+}
+
 #[test]
 fn damaged_headers_and_log_blocks_end_what_is_found_again() {
     let rig = Rig::new(128 << 20);

@@ -33,8 +33,10 @@ pub struct CacheFigures {
 #[derive(Default)]
 struct Control {
     stop: bool,
-    /// Something has happened that the thread waits for.
+    /// Something was put into the ARC.
     rung: bool,
+    /// Something has happened to the device that the thread is to look at.
+    called: bool,
     ended: bool,
 }
 
@@ -142,7 +144,7 @@ impl CacheDev {
             Some(e) if is_silence(e) => {
                 if !self.rests.swap(true, Relaxed) {
                     tracing::warn!(guid = self.guid, "a cache device does not answer, and rests");
-                    self.wake();
+                    self.call();
                 }
             }
             Some(e) => {
@@ -163,8 +165,14 @@ impl CacheDev {
     pub fn fail(&self, state: VdevState) {
         if let Some(device) = self.opened.get().filter(|d| d.leaf().state().readable()) {
             device.set_state(state);
-            self.wake();
+            self.call();
         }
+    }
+
+    /// Has the thread look at the device.
+    fn call(&self) {
+        self.control.lock().called = true;
+        self.changed.notify_all();
     }
 
     /// What lies at a place is wrong.
@@ -209,17 +217,22 @@ impl CacheDev {
         self.changed.notify_all();
     }
 
-    /// Waits so long, or until the thread is to end.
+    /// Waits so long, or until the thread is to end or to look at the device.
     pub fn wait(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut control = self.control.lock();
-        while !control.stop && !self.changed.wait_until(&mut control, until).timed_out() {}
+        while !control.stop
+            && !control.called
+            && !self.changed.wait_until(&mut control, until).timed_out()
+        {}
+        control.called = false;
     }
 
     /// Waits until there is something to do.
     pub fn wait_for_work(&self) {
         let mut control = self.control.lock();
-        self.changed.wait_while(&mut control, |control| !control.stop && !control.rung);
+        let is_idle = |control: &mut Control| !control.stop && !control.rung && !control.called;
+        self.changed.wait_while(&mut control, is_idle);
         control.rung = false;
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Each `l2arc_feed_secs` it goes along the ends of the ARC's lists, metadata first, and writes what it finds there of its pool, up to
 //! `l2arc_write_max` bytes (and `l2arc_write_boost` until the ARC has evicted something). Where there was more, it goes again soon
-//! (`l2arc_feed_again`). Where there is nothing to write it sleeps until something is put into the ARC.
+//! (`l2arc_feed_again`). Where there is nothing to write it sleeps until something is put into the ARC, and `l2arc_feed_secs` at least: what
+//! is put in may be another pool's, or be there already.
 //!
 //! Blocks of groups that are not on disk yet are left for later: another block could still get their name.
 
@@ -29,8 +30,8 @@ const LEAST_TRIM: u64 = 64 << 20;
 /// What the thread does next.
 enum Next {
     Wait(Duration),
-    /// Sleeps, unless something was put into the ARC since it had so many.
-    Sleep(u32),
+    /// Sleeps, unless something was put into the ARC since it had so many; and waits so long after it.
+    Sleep(u32, Duration),
     End,
 }
 
@@ -82,7 +83,7 @@ impl Feeder {
         while !self.dev.is_stopped() {
             match self.tick(&device, &mut space) {
                 Next::Wait(time) => self.dev.wait(time),
-                Next::Sleep(puts) => self.sleep(puts),
+                Next::Sleep(puts, least) => self.sleep(puts, least),
                 Next::End => break,
             }
         }
@@ -119,8 +120,9 @@ impl Feeder {
         self.how.writable && device.leaf().writable()
     }
 
-    /// Sleeps until something is put into the ARC, or something happens to the device.
-    fn sleep(&self, puts: u32) {
+    /// Sleeps until something is put into the ARC, or something happens to the device; but `least`, whatever is put in.
+    fn sleep(&self, puts: u32, least: Duration) {
+        let until = Instant::now() + least;
         let Some(store) = self.store.upgrade() else { return };
         let sleeper: Arc<dyn Sleeper> = self.dev.clone();
         let sleeps = !self.how.writable || store.arc().sleeps(&sleeper, puts);
@@ -128,6 +130,7 @@ impl Feeder {
         if sleeps {
             self.dev.wait_for_work();
         }
+        self.dev.wait(until.saturating_duration_since(Instant::now()));
     }
 
     fn tick(&self, device: &CacheDevice, space: &mut Space) -> Next {
@@ -143,11 +146,10 @@ impl Feeder {
             return Next::End;
         }
         let arc = store.arc();
-        let puts = arc.puts();
+        let (puts, secs) = (arc.puts(), Duration::from_secs(t::L2ARC_FEED_SECS.get()));
         if !self.writes(device) {
-            return Next::Sleep(puts);
+            return Next::Sleep(puts, secs);
         }
-        let secs = Duration::from_secs(t::L2ARC_FEED_SECS.get());
         let tree = store.vdevs();
         if tree.suspension().why().is_some() || tree.is_fenced() {
             return Next::Wait(secs);
@@ -161,7 +163,7 @@ impl Feeder {
         let size = self.size(arc, space);
         let (blocks, later) = self.choose(&store, space, size);
         if blocks.is_empty() {
-            return if later { Next::Wait(secs) } else { Next::Sleep(puts) };
+            return if later { Next::Wait(secs) } else { Next::Sleep(puts, secs) };
         }
         let wrote = self.write(&store, device, space, blocks);
         let pause = match t::L2ARC_FEED_AGAIN.get() != 0 && wrote > size / 2 {
