@@ -33,8 +33,9 @@ impl Pool {
         gone.chain(left).for_each(|guid| store.detach_cache(guid));
         let how = Imported { writable: !self.readonly, group };
         for cache in used {
-            let (devices, guid) = (self.devices().clone(), guid_of(cache));
-            let open: OpenCache = Box::new(move || devices.open(guid));
+            // A thread whose device hangs holds none of the others.
+            let (devices, guid) = (Arc::downgrade(self.devices()), guid_of(cache));
+            let open: OpenCache = Box::new(move || devices.upgrade()?.open(guid));
             store.attach_cache(cache, open, how);
         }
     }
