@@ -28,8 +28,8 @@ impl Bytes {
 fn block(number: u64, len: u64) -> Fed {
     let key = Key { dva0: 1 << 32 | number, dva1: number * 8, birth: number + 1 };
     let data = Abd::from_vec(vec![number as u8; len as usize]);
-    let props = Props::default().sized(131_072, len).compressed(15).metadata(number % 3 == 0);
-    Fed { key, about: props.0, data, frequent: number % 2 == 0 }
+    let props = Props::default().sized(131_072, len).compressed(15).metadata(number.is_multiple_of(3));
+    Fed { key, about: props.0, data, frequent: number.is_multiple_of(2) }
 }
 
 proptest! {
