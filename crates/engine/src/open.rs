@@ -90,6 +90,7 @@ impl Engine {
             // Rewound: what the pool has now was written up to then.
             Uberblock { checkpoint_txg, .. } => *checkpoint_txg,
         };
+        let opened_in = pool.uberblock().txg;
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
@@ -134,7 +135,7 @@ impl Engine {
         }
         engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
-        engine.pool().use_caches();
+        engine.pool().use_caches_of(opened_in);
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();

@@ -55,6 +55,15 @@ fn figures(engine: &Engine) -> L2Figures {
     engine.pool().store().l2arc().figures()
 }
 
+/// Waits until most blocks are on cache devices, and none is on the way there.
+#[track_caller]
+fn written(engine: &Engine) {
+    until("blocks on cache devices", || {
+        let L2Figures { counts, sums, .. } = figures(engine);
+        sums.asize >= FILES * LEN as u64 && counts.writes_done == counts.writes_sent
+    });
+}
+
 fn guid_of_cache(engine: &Engine) -> u64 {
     engine.pool().caches()[0].u64("guid").unwrap()
 }
@@ -66,7 +75,7 @@ fn filled(rig: &Rig, line: &str, ashift: u64) -> Arc<Engine> {
     let fs = open(&engine);
     fill(&fs, 0..FILES, LEN);
     engine.sync().unwrap();
-    until("blocks on cache devices", || figures(&engine).sums.asize >= FILES * LEN as u64);
+    written(&engine);
     engine
 }
 
@@ -180,6 +189,52 @@ fn wrong_bytes_cost_a_read_of_the_pool() {
     rig.judge();
 }
 
+/// Nothing tells whether bytes are right for which there is no checksum.
+#[test]
+fn blocks_without_a_checksum_never_come_there() {
+    tune();
+    let rig = Rig::new(128 << 20);
+    let engine = rig.create("a cache b", 9);
+    let off = [("checksum".to_string(), "off".to_string())];
+    assert!(rig::changes(&engine).set("tank", &off).unwrap().is_empty());
+    fill(&open(&engine), 0..FILES, LEN);
+    engine.sync().unwrap();
+    until("metadata there", || figures(&engine).sums.blocks > 0);
+    hits(&engine);
+    std::thread::sleep(Duration::from_millis(2500));
+    let sums = figures(&engine).sums;
+    assert!(sums.asize < 2 << 20, "{sums:?}");
+    overwrite(&rig, "b", LABEL_START, &rig::bytes(99, 120 << 20));
+    assert_eq!(hits(&engine), 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What is put into the ARC wakes the thread of a cache device, and does not have it look again and again.
+#[test]
+fn what_is_put_in_has_no_device_looked_for_more_often() {
+    let (rig, other) = (Rig::new(128 << 20), Rig::new(128 << 20));
+    let engine = filled(&rig, "a cache b", 9);
+    let without = other.create("a", 9);
+    fill(&open(&without), 0..4, LEN);
+    without.sync().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let (before, begun) = (figures(&engine).counts, Instant::now());
+    while begun.elapsed() < Duration::from_secs(3) {
+        without.pool().store().drop_caches();
+        check(&open(&without), 0..4, LEN);
+    }
+    let (seconds, after) = (begun.elapsed().as_secs(), figures(&engine).counts);
+    assert!(after.feeds > before.feeds, "{after:?}");
+    assert!(after.feeds - before.feeds <= seconds + 2, "{before:?}, {after:?}");
+    for (rig, engine) in [(rig, engine), (other, without)] {
+        engine.export(false).unwrap();
+        drop(engine);
+        rig.judge_blocks();
+    }
+}
+
 #[test]
 fn damaged_headers_and_log_blocks_end_what_is_found_again() {
     let rig = Rig::new(128 << 20);
@@ -229,7 +284,7 @@ fn on_faulty(rig: &Rig, faulty: &Faulty) -> Arc<Engine> {
     let fs = open(&engine);
     fill(&fs, 0..FILES, LEN);
     engine.sync().unwrap();
-    until("blocks on cache devices", || figures(&engine).sums.asize >= FILES * LEN as u64);
+    written(&engine);
     engine
 }
 
@@ -268,6 +323,52 @@ fn a_device_that_hangs_or_fails_keeps_nobody_waiting() {
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     device.set_hung(false);
     drop((engine, device, faulty));
+    rig.judge();
+}
+
+/// A pool whose cache device hangs while it is written to.
+fn hung(rig: &Rig, faulty: &Faulty) -> Arc<Engine> {
+    let engine = on_faulty(rig, faulty);
+    let device = faulty.device(rig, "b");
+    device.set_hung(true);
+    fill(&open(&engine), FILES..FILES + 8, LEN);
+    engine.sync().unwrap();
+    until("a write that hangs", || device.waiting() > 0);
+    engine
+}
+
+#[test]
+fn a_device_that_hangs_holds_none_of_the_pool() {
+    let (rig, faulty) = (Rig::new(128 << 20), Faulty::default());
+    let engine = hung(&rig, &faulty);
+    engine.export(false).unwrap();
+    drop(engine);
+    let (first, device) = (faulty.device(&rig, "a"), faulty.device(&rig, "b"));
+    assert_eq!(Arc::strong_count(&first), 2, "the pool's device is held");
+    assert!(device.waiting() > 0);
+    device.set_hung(false);
+    drop((first, device, faulty));
+    rig.judge_blocks();
+}
+
+/// Of what was left behind nothing comes to lie upon what is written later.
+#[test]
+fn a_device_that_hangs_is_used_anew_when_it_has_ended() {
+    let (rig, faulty) = (Rig::new(128 << 20), Faulty::default());
+    let engine = hung(&rig, &faulty);
+    let (device, guid) = (faulty.device(&rig, "b"), guid_of_cache(&engine));
+    engine.take_out_cache(guid, TakeOut::OfflineForNow).unwrap();
+    engine.restore_cache(guid, Restore::Offline).unwrap();
+    let writes = device.writes();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(device.writes(), writes);
+    assert!(engine.pool().cache_leaf(guid).is_none());
+    device.set_hung(false);
+    until("blocks again", || hits(&engine) > FILES * 4);
+    assert_eq!(figures(&engine).counts.cksum_bad, 0);
+    engine.export(false).unwrap();
+    drop((engine, device, faulty));
+    assert!(judged_logs(&rig, "b") > 3);
     rig.judge();
 }
 
@@ -380,6 +481,30 @@ fn places_that_are_used_again_are_never_mistaken() {
         }
     }
     assert!(found > 100, "{found} blocks of cache devices");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+/// What it takes to know what is on a device is free when that goes.
+#[test]
+fn a_device_that_goes_takes_no_memory() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    engine.export(false).unwrap();
+    drop(engine);
+    let options = ImportOptions { arc_bytes: Some(256 << 20), ..ImportOptions::default() };
+    let engine = rig.import_as(options, EngineOptions::default());
+    until("what was there", || figures(&engine).counts.rebuild_success == 1);
+    let charged = || engine.pool().store().stats().arc.l2_hdr_size;
+    assert!(charged() > 0);
+    let guid = guid_of_cache(&engine);
+    engine.take_out_cache(guid, TakeOut::Offline).unwrap();
+    assert_eq!((charged(), figures(&engine).hdr_size), (0, 0));
+    engine.restore_cache(guid, Restore::Offline).unwrap();
+    until("what was there", || charged() > 0);
+    engine.remove(guid).unwrap();
+    assert_eq!((charged(), figures(&engine).hdr_size), (0, 0));
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();

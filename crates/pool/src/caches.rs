@@ -17,17 +17,25 @@ fn guid_of(cache: &NvList) -> u64 {
 impl Pool {
     /// Uses the cache devices that the pool has now, and none that it does not have.
     pub fn use_caches(&self) {
+        self.use_caches_of(self.uberblock().txg);
+    }
+
+    /// The same, where `group` is the last one that may have been written to them: that in which the pool was opened. What an import writes
+    /// first may be numbered as what another host wrote in a state that is lost.
+    pub fn use_caches_of(&self, group: u64) {
         let store = self.store();
+        let _alone = store.l2arc().alone();
         let (used, left): (Vec<_>, Vec<_>) =
             self.caches().iter().partition(|cache| self.cache_out(cache).is_none());
         let used_guids: Vec<u64> = used.iter().map(|cache| guid_of(cache)).collect();
         let left = left.into_iter().map(guid_of);
         let gone = store.l2arc().guids().into_iter().filter(|guid| !used_guids.contains(guid));
-        gone.chain(left).for_each(|guid| store.l2arc().detach(guid));
-        let how = Imported { writable: !self.readonly, group: self.uberblock().txg };
+        gone.chain(left).for_each(|guid| store.detach_cache(guid));
+        let how = Imported { writable: !self.readonly, group };
         for cache in used {
-            let (devices, guid) = (self.devices().clone(), guid_of(cache));
-            let open: OpenCache = Box::new(move || devices.open(guid));
+            // A thread whose device hangs holds none of the others.
+            let (devices, guid) = (Arc::downgrade(self.devices()), guid_of(cache));
+            let open: OpenCache = Box::new(move || devices.upgrade()?.open(guid));
             store.attach_cache(cache, open, how);
         }
     }
@@ -36,7 +44,7 @@ impl Pool {
     pub fn reuse_cache(&self, guid: u64) {
         let failed = self.store().cache_state(guid).is_none_or(|state| !state.readable());
         if failed {
-            self.store().l2arc().detach(guid);
+            self.store().detach_cache(guid);
             // It may be there by now.
             self.devices().look_for_caches(self.directory());
         }

@@ -138,7 +138,10 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
-        pool.use_caches();
+        // Who inspects a pool is to see what is on its own devices.
+        if !options.skip_activity_check {
+            pool.use_caches();
+        }
         events::learn(&pool);
         events::Sysevent::of_pool("pool_import").post(pool.store());
         Ok(Arc::new(pool))

@@ -8,7 +8,8 @@
 //!
 //! Blocks lie on a cache device as they lie in the pool, compressed and encrypted as they are there. The ARC keeps them so:
 //! nothing is packed again, and nothing that was decrypted comes here. What is read is checked against the checksum of the pointer
-//! that asks for it, and a block of an encrypted dataset against its MAC, as any copy is.
+//! that asks for it, and a block of an encrypted dataset against its MAC, as any copy is. Blocks whose pointers have no checksum
+//! (`checksum=off`) take no part: neither are they written, nor is anything read for them.
 //!
 //! # Structures
 //!
@@ -47,12 +48,13 @@ mod tests;
 use crate::arc::{Access, ArcCache, Key};
 use crate::pipeline::Store;
 use crate::tunables::{L2ARC_META_PERCENT, L2ARC_NOPREFETCH, L2ARC_NORW};
+use crate::verify::has_checksum;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::invariant::caught;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Device, Priority, VdevState};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -80,6 +82,14 @@ pub struct Imported {
     pub group: u64,
 }
 
+/// What the index has of the ARC's budget.
+#[derive(Default)]
+struct Charged {
+    bytes: u64,
+    /// The pool is gone: it is nothing from now on.
+    over: bool,
+}
+
 /// The cache devices of a pool, and what is on them.
 #[derive(Default)]
 pub struct L2arc {
@@ -88,15 +98,16 @@ pub struct L2arc {
     /// Whether there is one: readers of other pools look no further.
     any: AtomicBool,
     numbers: AtomicU32,
+    /// Held while it is settled which devices are used.
+    settling: Mutex<()>,
     figures: Figures,
-    /// Bytes of the ARC's budget that the index has.
-    charged: Mutex<u64>,
+    charged: Mutex<Charged>,
     /// Its state was found to be wrong.
     off: AtomicBool,
 }
 
 impl L2arc {
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.any.load(Relaxed) && !self.off.load(Relaxed)
     }
 
@@ -106,6 +117,8 @@ impl L2arc {
         if let Err(why) = &done {
             tracing::error!("cache devices are not used any more: {why}");
             self.off.store(true, Relaxed);
+            let devices = self.devices.read().clone();
+            devices.iter().for_each(|device| device.call());
         }
         done.ok()
     }
@@ -117,6 +130,11 @@ impl L2arc {
 
     fn by_guid(&self, guid: u64) -> Option<Arc<CacheDev>> {
         self.devices.read().iter().find(|device| device.guid == guid).cloned()
+    }
+
+    /// Keeps others from settling at the same time which devices are used.
+    pub fn alone(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock()
     }
 
     /// The guids of the devices.
@@ -144,19 +162,19 @@ impl L2arc {
     /// A block is not to be found any more.
     pub(crate) fn forget(&self, key: &Key) {
         if self.is_on() {
-            self.index.remove(key);
+            self.guarded(|| self.index.remove(key));
         }
     }
 
     /// The same of many.
     pub(crate) fn forget_all(&self, keys: impl Iterator<Item = Key>) {
         if self.is_on() {
-            self.index.remove_all(keys);
+            self.guarded(|| self.index.remove_all(keys));
         }
     }
 
     /// Stops to use the device with this guid; what is on it stays there.
-    pub fn detach(&self, guid: u64) {
+    fn detach(&self, guid: u64) {
         let device = {
             let mut devices = self.devices.write();
             let at = devices.iter().position(|device| device.guid == guid);
@@ -183,9 +201,8 @@ impl L2arc {
     /// The pool goes.
     pub(crate) fn leave(&self, arc: &ArcCache) {
         self.close();
-        let mut charged = self.charged.lock();
-        self.guarded(|| arc.l2_takes(*charged, 0));
-        *charged = 0;
+        self.charged.lock().over = true;
+        self.charge(arc);
     }
 
     /// Whether the index may grow (`l2arc_hdr_limit_reached`).
@@ -196,15 +213,25 @@ impl L2arc {
 
     /// Has the ARC's budget have what the index takes.
     fn charge(&self, arc: &ArcCache) {
-        let mut charged = self.charged.lock();
-        let now = self.figures().hdr_size;
-        arc.l2_takes(*charged, now);
-        *charged = now;
+        self.guarded(|| {
+            let mut charged = self.charged.lock();
+            let now = if charged.over { 0 } else { self.figures().hdr_size };
+            if now != charged.bytes {
+                arc.l2_takes(charged.bytes, now);
+                charged.bytes = now;
+            }
+        });
     }
 
     fn drop_blocks(&self, device: &CacheDev) {
-        self.guarded(|| self.index.remove_device(device.number));
-        self.figures.logs_go(device.take_logs());
+        self.guarded(|| {
+            self.index.remove_device(device.number);
+            self.figures.logs_go(device.take_logs());
+        });
+        if self.off.load(Relaxed) {
+            // Nothing of it is looked at any more.
+            self.index.clear();
+        }
     }
 
     /// Blocks that readers want, as far as they are on cache devices and right. `is_right` checks them against their pointers.
@@ -215,16 +242,30 @@ impl L2arc {
         ahead: Option<Access>,
         is_right: &dyn Fn(&BlockPointer, &Abd) -> bool,
     ) -> Vec<Option<Abd>> {
+        let is_asked = self.is_on() && (ahead.is_none() || L2ARC_NOPREFETCH.get() == 0);
+        let found = is_asked.then(|| self.guarded(|| self.look_for(wanted, ahead, is_right)));
+        found.flatten().unwrap_or_else(|| wanted.iter().map(|_| None).collect())
+    }
+
+    fn look_for(
+        &self,
+        wanted: &[(&BlockPointer, Key)],
+        ahead: Option<Access>,
+        is_right: &dyn Fn(&BlockPointer, &Abd) -> bool,
+    ) -> Vec<Option<Abd>> {
         let mut found: Vec<Option<Abd>> = wanted.iter().map(|_| None).collect();
-        if !self.is_on() || ahead.is_some() && L2ARC_NOPREFETCH.get() != 0 {
-            return found;
-        }
-        let places: Vec<_> = wanted.iter().map(|(bp, key)| self.index.find(bp, key)).collect();
+        // Without a checksum nothing tells what was read, whatever log blocks say.
+        let place_of = |(bp, key): &(&BlockPointer, Key)| match has_checksum(bp) {
+            true => self.index.find(bp, key),
+            false => None,
+        };
+        let places: Vec<_> = wanted.iter().map(place_of).collect();
         if places.iter().all(Option::is_none) {
             self.figures.misses.add(found.len() as u64);
             return found;
         }
-        for device in self.devices.read().clone() {
+        let devices = self.devices.read().clone();
+        for device in devices {
             let here = |place: &Option<index::Place>| match place {
                 Some(place) if place.device == device.number => Some((place.at, place.asize)),
                 _ => None,
@@ -272,14 +313,17 @@ impl L2arc {
     ) -> Option<Abd> {
         self.figures.read_bytes.add(u64::from(place.asize));
         let block = data.slice(0, bp.psize() as usize).filter(|block| is_right(bp, block));
-        // What was given up meanwhile may be overwritten.
+        // What was given up meanwhile may be overwritten. No checksum has to tell.
+        if block.is_some() && self.index.find(bp, &key) == Some(place) {
+            return block;
+        }
         if block.is_none() && self.index.remove_if(&key, &place) {
             self.figures.cksum_bad.add(1);
             device.mismatch(&place);
-        } else if block.is_none() {
+        } else {
             self.figures.evict_reading.add(1);
         }
-        block
+        None
     }
 }
 
@@ -293,14 +337,24 @@ impl Store {
     /// writes to it, if the pool is written to. `config` is as the pool's list has it.
     pub fn attach_cache(self: &Arc<Self>, config: &NvList, open: OpenCache, how: Imported) {
         let guid = config.u64("guid").unwrap_or(0);
-        if self.l2arc.by_guid(guid).is_some() {
-            return;
-        }
-        let number = self.l2arc.numbers.fetch_add(1, Relaxed);
-        let device = Arc::new(CacheDev::new(number, guid, config.clone()));
-        self.l2arc.devices.write().push(device.clone());
-        self.l2arc.any.store(true, Relaxed);
-        feed::start(Arc::downgrade(self), &self.l2arc, device, open, how);
+        let device = {
+            let mut devices = self.l2arc.devices.write();
+            if devices.iter().any(|device| device.guid == guid) {
+                return;
+            }
+            let number = self.l2arc.numbers.fetch_add(1, Relaxed);
+            let device = Arc::new(CacheDev::new(number, guid, config.clone()));
+            devices.push(device.clone());
+            self.l2arc.any.store(true, Relaxed);
+            device
+        };
+        feed::start(self, device, open, how);
+    }
+
+    /// Stops to use the cache device with this guid; what is on it stays there.
+    pub fn detach_cache(&self, guid: u64) {
+        self.l2arc.detach(guid);
+        self.l2arc.charge(self.arc());
     }
 
     /// The state of a cache device that is in use, or has failed.

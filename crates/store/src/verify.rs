@@ -47,6 +47,14 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     Ok(actual == expected)
 }
 
+/// Whether `bp` has a checksum of its block in itself, by which wrong bytes are known. There is none with `checksum=off`, nor where the
+/// block carries its own.
+pub(crate) fn has_checksum(bp: &BlockPointer) -> bool {
+    Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| {
+        !kind.is_embedded() && !matches!(kind, Checksum::Off | Checksum::NoParity)
+    })
+}
+
 /// Whether the half of a checksum that `bp` has may be satisfied by bytes that are wrong, as its function is not made to
 /// withstand that. Of fletcher4 both halves are sums that begin with the same word: one flipped bit in the last four bytes of a block
 /// changes either by the same amount, and what is left of both, folded together, is as it was in one of eight cases.

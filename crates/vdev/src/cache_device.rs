@@ -9,7 +9,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use cenote_format::LABEL_START;
@@ -39,6 +39,14 @@ const MIN_DEVICE: u64 = 64 << 20;
 pub struct CacheDevice {
     leaf: Arc<Vdev>,
     pool: IoPool,
+}
+
+/// Whether the device of a leaf is still to write or trim something, which whoever wanted that may have given up.
+pub fn is_writing(leaf: &Vdev) -> bool {
+    let figures = leaf.queue.figures();
+    let has =
+        |class: Priority| figures.active[class as usize] + figures.pending[class as usize] > 0;
+    has(Priority::AsyncWrite) || has(Priority::Trim)
 }
 
 /// Whether an error says that the device has not answered in time.
@@ -148,6 +156,11 @@ impl CacheDevice {
     pub fn mismatch(&self, offset: u64, size: u64) {
         self.leaf.stats.checksum_error();
         events::tell(&self.leaf, &Happening::Mismatch { offset, size });
+    }
+
+    /// Has nothing written to the device from now on. What it is writing it may write all the same.
+    pub fn fence(&self) {
+        self.leaf.fenced.store(true, SeqCst);
     }
 
     /// Takes the device out of use.

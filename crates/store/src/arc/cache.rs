@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const CHANCES: usize = 256;
 
 /// Entries for which the lists are held at once where there are many.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// Tables that are gone: from which number on their entries are looked for when memory is looked at, and at once, where nobody does.
 const MANY_DEAD: usize = 64;
@@ -384,7 +384,7 @@ impl ArcCache {
     }
 
     /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`).
-    fn evict(&self, lists: &mut Lists, gone: &mut Vec<Value>) {
+    pub(super) fn evict(&self, lists: &mut Lists, gone: &mut Vec<Value>) {
         if let Some(at) = lists.tail(List::Uncached) {
             return self.take_out(lists, at, gone);
         }

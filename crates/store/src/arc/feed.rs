@@ -10,7 +10,7 @@
 //! The memory that it takes to know what is on cache devices is part of the budget ([`ArcCache::l2_takes`]).
 
 use super::Key;
-use super::cache::ArcCache;
+use super::cache::{AT_ONCE, ArcCache};
 use super::lists::{List, Lists, NIL, Node};
 use super::name::{Kind, Name, Value};
 use cenote_format::abd::Abd;
@@ -47,6 +47,8 @@ pub(crate) struct Feed<'a> {
     pub pool: u32,
     /// So many bytes.
     pub bytes: u64,
+    /// None of more bytes than these.
+    pub largest: u64,
     /// Among so many bytes of each list; `None`: among all of them.
     pub headroom: Option<u64>,
     /// 1: of the frequent side; 2: data of that side, and all metadata (`l2arc_mfuonly`).
@@ -143,7 +145,8 @@ impl ArcCache {
         let key = Key { dva0, dva1, birth };
         let entries = self.shard(&node.name).entries.read();
         let Some(entry) = entries.get(&node.name) else { return };
-        if entry.about == 0 || entry.is_unread() && !feed.unread {
+        let is_too_large = u64::from(node.size) > feed.largest;
+        if entry.about == 0 || is_too_large || entry.is_unread() && !feed.unread {
             return;
         }
         match (feed.takes)(&key) {
@@ -190,12 +193,19 @@ impl ArcCache {
 
     /// To know what is on cache devices takes `now` bytes of the budget, and took `before` of it.
     pub(crate) fn l2_takes(&self, before: u64, now: u64) {
-        self.with_lists(|lists, _| {
-            lists.l2 = cenote_format::less!(lists.l2 + now, before, "ARC: memory of L2ARC")
-        });
-        let budget = self.budget();
-        if now > before {
-            self.resize(budget);
-        }
+        let fit = |lists: &mut Lists, gone: &mut Vec<Value>| {
+            let l2 = cenote_format::less!(lists.l2 + now, before, "ARC: memory of L2ARC");
+            let room = lists.room_beside(lists.c, l2);
+            while !self.is_off() && lists.taken() > room && gone.len() < AT_ONCE {
+                self.evict(lists, gone);
+            }
+            let fits = self.is_off() || lists.taken() <= room;
+            if fits {
+                lists.l2 = l2;
+                lists.trim_ghosts();
+            }
+            fits
+        };
+        while !self.with_lists(fit) {}
     }
 }

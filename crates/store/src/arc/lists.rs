@@ -129,7 +129,12 @@ impl Lists {
 
     /// The same if the budget were so large. Blocks have a quarter of it at least.
     pub fn room_of(&self, budget: u64) -> u64 {
-        budget - self.l2.min(budget / 4 * 3)
+        self.room_beside(budget, self.l2)
+    }
+
+    /// The same if so much were known of cache devices.
+    pub fn room_beside(&self, budget: u64, l2: u64) -> u64 {
+        budget - l2.min(budget / 4 * 3)
     }
 
     /// A new node at the head of a list that is not one of ghosts.

@@ -2,18 +2,21 @@
 //!
 //! A device that has not answered in time *rests*: no reader asks it, until its thread finds that it answers again. One that
 //! fails again and again, or that does not answer for long, is faulted: what is on it is forgotten.
+//!
+//! A thread whose device hangs is left behind, and so is what a device has not written yet. Nothing is written after that which was not begun,
+//! and a device is not used anew before all of that is over ([`is_left`]), by whatever pool of this process.
 
 use super::PATIENCE;
 use super::index::Place;
 use crate::arc::Sleeper;
 use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
-use cenote_vdev::cache_device::is_silence;
+use cenote_vdev::cache_device::{is_silence, is_writing};
 use cenote_vdev::{CacheDevice, Priority, Vdev, VdevState};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -33,9 +36,34 @@ pub struct CacheFigures {
 #[derive(Default)]
 struct Control {
     stop: bool,
-    /// Something has happened that the thread waits for.
+    /// Something was put into the ARC.
     rung: bool,
+    /// Something has happened to the device that the thread is to look at.
+    called: bool,
     ended: bool,
+}
+
+/// What was left behind of a device.
+struct Left {
+    guid: u64,
+    thread: Weak<CacheDev>,
+    leaf: Weak<Vdev>,
+}
+
+impl Left {
+    fn is_over(&self) -> bool {
+        let thread = self.thread.upgrade().is_some_and(|device| device.is_busy());
+        !thread && !self.leaf.upgrade().is_some_and(|leaf| is_writing(&leaf))
+    }
+}
+
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// Whether something was left behind of the device with this guid that may still write to it.
+pub(super) fn is_left(guid: u64) -> bool {
+    let mut left = LEFT.lock();
+    left.retain(|left| !left.is_over());
+    left.iter().any(|left| left.guid == guid)
 }
 
 /// See the [module](self).
@@ -142,7 +170,7 @@ impl CacheDev {
             Some(e) if is_silence(e) => {
                 if !self.rests.swap(true, Relaxed) {
                     tracing::warn!(guid = self.guid, "a cache device does not answer, and rests");
-                    self.wake();
+                    self.call();
                 }
             }
             Some(e) => {
@@ -163,8 +191,15 @@ impl CacheDev {
     pub fn fail(&self, state: VdevState) {
         if let Some(device) = self.opened.get().filter(|d| d.leaf().state().readable()) {
             device.set_state(state);
-            self.wake();
+            device.fence();
+            self.call();
         }
+    }
+
+    /// Has the thread look at the device.
+    pub fn call(&self) {
+        self.control.lock().called = true;
+        self.changed.notify_all();
     }
 
     /// What lies at a place is wrong.
@@ -180,9 +215,23 @@ impl CacheDev {
         self.changed.notify_all();
     }
 
+    /// Whether it may still write.
+    fn is_busy(&self) -> bool {
+        !self.control.lock().ended
+    }
+
     /// Has the thread end, and waits for that unless its device hangs.
-    pub fn stop(&self) {
+    pub fn stop(self: &Arc<Self>) {
         self.tell_to_stop();
+        self.await_end();
+        let leaf = self.opened.get().map(|device| device.leaf());
+        if self.is_busy() || leaf.is_some_and(|leaf| is_writing(leaf)) {
+            let leaf = leaf.map_or_else(Weak::new, Arc::downgrade);
+            LEFT.lock().push(Left { guid: self.guid, thread: Arc::downgrade(self), leaf });
+        }
+    }
+
+    fn await_end(&self) {
         // The last one to let go of the pool may be that thread.
         if self.thread.get() == Some(&thread::current().id()) {
             return;
@@ -191,10 +240,11 @@ impl CacheDev {
         let mut control = self.control.lock();
         while !control.ended && !self.changed.wait_until(&mut control, until).timed_out() {}
         if !control.ended {
-            tracing::warn!(
-                guid = self.guid,
-                "a cache device does not answer: its thread is left behind"
-            );
+            let guid = self.guid;
+            tracing::warn!(guid, "a cache device does not answer: its thread is left behind");
+            if let Some(device) = self.opened.get() {
+                device.fence();
+            }
         }
     }
 
@@ -209,17 +259,22 @@ impl CacheDev {
         self.changed.notify_all();
     }
 
-    /// Waits so long, or until the thread is to end.
+    /// Waits so long, or until the thread is to end or to look at the device.
     pub fn wait(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut control = self.control.lock();
-        while !control.stop && !self.changed.wait_until(&mut control, until).timed_out() {}
+        while !control.stop
+            && !control.called
+            && !self.changed.wait_until(&mut control, until).timed_out()
+        {}
+        control.called = false;
     }
 
     /// Waits until there is something to do.
     pub fn wait_for_work(&self) {
         let mut control = self.control.lock();
-        self.changed.wait_while(&mut control, |control| !control.stop && !control.rung);
+        let is_idle = |control: &mut Control| !control.stop && !control.rung && !control.called;
+        self.changed.wait_while(&mut control, is_idle);
         control.rung = false;
     }
 }

@@ -3,39 +3,53 @@
 //!
 //! Each `l2arc_feed_secs` it goes along the ends of the ARC's lists, metadata first, and writes what it finds there of its pool, up to
 //! `l2arc_write_max` bytes (and `l2arc_write_boost` until the ARC has evicted something). Where there was more, it goes again soon
-//! (`l2arc_feed_again`). Where there is nothing to write it sleeps until something is put into the ARC.
+//! (`l2arc_feed_again`). Where there is nothing to write it sleeps until something is put into the ARC, and `l2arc_feed_secs` at least: what
+//! is put in may be another pool's, or be there already.
 //!
 //! Blocks of groups that are not on disk yet are left for later: another block could still get their name.
+//!
+//! Before a batch is written over something, the header says that this is given up: so an import finds nothing that is not there,
+//! wherever the writing was broken off. A batch is written in pieces, and each of them only if the pool is in use and not
+//! another host's by then. While the device is written to the thread has nothing of the pool, which is closed meanwhile if it has to be.
+//!
+//! What was not written in time may be written at any time. So a batch that failed is undone, and the device is not used, neither by this
+//! thread nor by another one after it, before all of that has come to its end.
 
-use super::device::CacheDev;
+use super::device::{CacheDev, is_left};
 use super::rebuild::Rebuild;
 use super::space::{Space, TRIMMED};
 use super::{Imported, L2arc, OfStore, OpenCache, PATIENCE};
 use crate::arc::{ArcCache, Fed, Feed, Sleeper, Take};
 use crate::pipeline::Store;
 use crate::tunables as t;
+use cenote_format::abd::Abd;
+use cenote_vdev::cache_device::is_writing;
 use cenote_vdev::{Aux, CacheDevice, Priority, VdevState, deadline};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// How long a batch may take before the device rests.
 const WRITING: Duration = Duration::from_secs(30);
 /// How often a device that rests is asked whether it answers.
 const ASKING: Duration = Duration::from_secs(2);
+/// Bytes of a batch that are written at once.
+const PIECE: u64 = 8 << 20;
 /// Bytes that are trimmed ahead at least (`l2arc_trim_ahead`).
 const LEAST_TRIM: u64 = 64 << 20;
 
 /// What the thread does next.
 enum Next {
     Wait(Duration),
-    /// Sleeps, unless something was put into the ARC since it had so many.
-    Sleep(u32),
+    /// Sleeps, unless something was put into the ARC since it had so many; and waits so long after it.
+    Sleep(u32, Duration),
     End,
 }
 
 struct Feeder {
     store: OfStore,
+    arc: Arc<ArcCache>,
     l2: Arc<L2arc>,
     dev: Arc<CacheDev>,
     how: Imported,
@@ -51,20 +65,16 @@ impl Drop for Ends {
 }
 
 /// Starts the thread of a device.
-pub(super) fn start(
-    store: OfStore,
-    l2: &Arc<L2arc>,
-    dev: Arc<CacheDev>,
-    open: OpenCache,
-    how: Imported,
-) {
+pub(super) fn start(store: &Arc<Store>, dev: Arc<CacheDev>, open: OpenCache, how: Imported) {
     let ends = Ends(dev.clone());
-    let feeder = Feeder { store, l2: l2.clone(), dev, how };
+    let (arc, l2) = (store.arc().clone(), store.l2arc().clone());
+    let feeder = Feeder { store: Arc::downgrade(store), arc, l2, dev, how };
     let name = format!("l2arc-{}", feeder.dev.number);
     let run = move || {
         let _ends = ends;
         feeder.dev.begins();
         feeder.l2.guarded(|| feeder.run(&open));
+        feeder.goes();
     };
     if let Err(e) = std::thread::Builder::new().name(name).spawn(run) {
         tracing::warn!("no thread for a cache device: {e}");
@@ -73,6 +83,13 @@ pub(super) fn start(
 
 impl Feeder {
     fn run(&self, open: &OpenCache) {
+        // What was left behind may still write.
+        while is_left(self.dev.guid) {
+            if self.dev.is_stopped() {
+                return;
+            }
+            self.dev.wait(ASKING);
+        }
         let device = match CacheDevice::new(self.dev.config(), open()) {
             Ok(device) => Arc::new(device),
             Err(why) => return tracing::warn!("a cache device is not used: {why}"),
@@ -82,35 +99,41 @@ impl Feeder {
         while !self.dev.is_stopped() {
             match self.tick(&device, &mut space) {
                 Next::Wait(time) => self.dev.wait(time),
-                Next::Sleep(puts) => self.sleep(puts),
+                Next::Sleep(puts, least) => self.sleep(puts, least),
                 Next::End => break,
             }
         }
         self.l2.figures.slots(space.slots.len() as u64, 0);
-        if !device.leaf().state().readable() {
+    }
+
+    /// The thread ends.
+    fn goes(&self) {
+        if self.l2.off.load(Relaxed) {
+            self.dev.fail(VdevState::Faulted);
+        }
+        if self.dev.state().is_some_and(|state| !state.readable()) {
             self.l2.drop_blocks(&self.dev);
         }
-        if let Some(store) = self.store.upgrade() {
-            self.l2.charge(store.arc());
-        }
+        self.l2.charge(&self.arc);
     }
 
     /// Finds out what is on the device.
     fn begin(&self, device: &CacheDevice) -> Option<Space> {
-        let (store, space) = (self.store.upgrade()?, device.space()?);
+        let pool = self.store.upgrade()?.vdevs().root().guid();
+        let space = device.space()?;
         let rebuild = Rebuild {
             l2: &self.l2,
-            arc: store.arc(),
+            arc: &self.arc,
             device,
             number: self.dev.number,
-            pool: store.vdevs().root().guid(),
+            pool,
             group: self.how.group,
             stops: &|| self.dev.is_stopped(),
         };
         let (mut space, is_new) = rebuild.space(space);
         if is_new && self.writes(device) {
             self.trim_all(device, &mut space);
-            self.write_header(&store, device, &space);
+            self.write_header(pool, device, &mut space);
         }
         Some(space)
     }
@@ -119,19 +142,19 @@ impl Feeder {
         self.how.writable && device.leaf().writable()
     }
 
-    /// Sleeps until something is put into the ARC, or something happens to the device.
-    fn sleep(&self, puts: u32) {
-        let Some(store) = self.store.upgrade() else { return };
+    /// Sleeps until something is put into the ARC, or something happens to the device; but `least`, whatever is put in.
+    fn sleep(&self, puts: u32, least: Duration) {
+        let until = Instant::now() + least;
+        // What was freed meanwhile takes no memory.
+        self.l2.charge(&self.arc);
         let sleeper: Arc<dyn Sleeper> = self.dev.clone();
-        let sleeps = !self.how.writable || store.arc().sleeps(&sleeper, puts);
-        drop(store);
-        if sleeps {
+        if !self.how.writable || self.arc.sleeps(&sleeper, puts) {
             self.dev.wait_for_work();
         }
+        self.dev.wait(until.saturating_duration_since(Instant::now()));
     }
 
     fn tick(&self, device: &CacheDevice, space: &mut Space) -> Next {
-        let Some(store) = self.store.upgrade() else { return Next::End };
         if !self.l2.is_on() || device.broke().is_some() || !device.leaf().state().readable() {
             return Next::End;
         }
@@ -142,12 +165,12 @@ impl Feeder {
             self.dev.fail(VdevState::CantOpen(Aux::OpenFailed));
             return Next::End;
         }
-        let arc = store.arc();
-        let puts = arc.puts();
-        if !self.writes(device) {
-            return Next::Sleep(puts);
-        }
+        let Some(store) = self.store.upgrade() else { return Next::End };
+        let (arc, puts) = (&self.arc, self.arc.puts());
         let secs = Duration::from_secs(t::L2ARC_FEED_SECS.get());
+        if !self.writes(device) {
+            return Next::Sleep(puts, secs);
+        }
         let tree = store.vdevs();
         if tree.suspension().why().is_some() || tree.is_fenced() {
             return Next::Wait(secs);
@@ -161,9 +184,11 @@ impl Feeder {
         let size = self.size(arc, space);
         let (blocks, later) = self.choose(&store, space, size);
         if blocks.is_empty() {
-            return if later { Next::Wait(secs) } else { Next::Sleep(puts) };
+            return if later { Next::Wait(secs) } else { Next::Sleep(puts, secs) };
         }
-        let wrote = self.write(&store, device, space, blocks);
+        let pool = tree.root().guid();
+        drop((tree, store));
+        let wrote = self.write(pool, device, space, blocks);
         let pause = match t::L2ARC_FEED_AGAIN.get() != 0 && wrote > size / 2 {
             true => Duration::from_millis(t::L2ARC_FEED_MIN_MS.get()),
             false => secs,
@@ -177,7 +202,7 @@ impl Feeder {
         let at = space.ring.start - space.sector;
         while begun.elapsed() < deadline::answer() && !self.dev.is_stopped() {
             let read = device.read(Priority::SyncRead, &[(at, space.sector as usize)], PATIENCE);
-            if read.into_iter().all(|read| read.is_ok()) {
+            if read.into_iter().all(|read| read.is_ok()) && !is_writing(device.leaf()) {
                 self.dev.answers();
                 return Next::Wait(Duration::ZERO);
             }
@@ -201,7 +226,8 @@ impl Feeder {
         let takes = |key: &crate::arc::Key| {
             let vdev = key.dva0 >> 32 & 0xff_ffff;
             let special = || tree.top(vdev).is_some_and(|top| top.alloc_bias().is_some());
-            if self.l2.index.contains(key) || leaves_special && special() {
+            let is_there = self.l2.guarded(|| self.l2.index.contains(key)).unwrap_or(true);
+            if is_there || leaves_special && special() {
                 return Take::Never;
             }
             if key.birth > on_disk { Take::Later } else { Take::Now }
@@ -211,6 +237,7 @@ impl Feeder {
         let feed = Feed {
             pool: store.in_arc(),
             bytes: size,
+            largest: space.most().saturating_sub(space.overhead(1)) / space.sector * space.sector,
             headroom: u64::try_from(headroom).ok().filter(|headroom| *headroom > 0),
             mfu_only: t::L2ARC_MFUONLY.get(),
             unread: t::L2ARC_NOPREFETCH.get() == 0,
@@ -218,33 +245,34 @@ impl Feeder {
         };
         let (mut blocks, later) = store.arc().near_ends(&feed);
         let (mut bytes, mut count) = (0, 0);
-        let fits = |block: &Fed| {
-            (bytes, count) = (bytes + space.asize(block.data.len() as u64), count + 1);
-            bytes + space.overhead(count) <= space.most()
+        let mut fits = |block: &Fed| {
+            let more = (bytes + space.asize(block.data.len() as u64), count + 1);
+            let fits = more.0 + space.overhead(more.1) <= space.most();
+            if fits {
+                (bytes, count) = more;
+            }
+            fits
         };
-        let fitting = blocks.iter().map(fits).take_while(|fits| *fits).count();
-        blocks.truncate(fitting);
+        blocks.retain(&mut fits);
         (blocks, later)
     }
 
     /// Writes blocks. How many bytes were written.
-    fn write(
-        &self,
-        store: &Store,
-        device: &CacheDevice,
-        space: &mut Space,
-        blocks: Vec<Fed>,
-    ) -> u64 {
+    fn write(&self, pool: u64, device: &CacheDevice, space: &mut Space, blocks: Vec<Fed>) -> u64 {
         let figures = &self.l2.figures;
         let slots = space.slots.len() as u64;
         let bytes: u64 = blocks.iter().map(|block| space.asize(block.data.len() as u64)).sum();
         self.clear(device, space, bytes + space.overhead(blocks.len()));
+        if !self.write_header(pool, device, space) {
+            figures.slots(slots, space.slots.len() as u64);
+            return 0;
+        }
         let (mut batch, before) = space.lay_out(self.dev.number, blocks);
         // Another device may have taken one meanwhile: it is written in vain, and found there.
         batch.placed.retain(|(key, place)| self.l2.index.put(*key, *place, false));
         figures.writes_sent.add(1);
         self.dev.set_writing(true);
-        let done = device.write(std::mem::take(&mut batch.writes), WRITING);
+        let done = self.write_pieces(device, std::mem::take(&mut batch.writes));
         self.dev.set_writing(false);
         self.dev.note(done.as_ref().err());
         match done {
@@ -269,9 +297,40 @@ impl Feeder {
             }
         }
         figures.slots(slots, space.slots.len() as u64);
-        self.l2.charge(store.arc());
-        self.write_header(store, device, space);
+        self.l2.charge(&self.arc);
+        if batch.bytes > 0 {
+            self.write_header(pool, device, space);
+        }
         batch.bytes
+    }
+
+    /// Writes a batch in pieces.
+    fn write_pieces(&self, device: &CacheDevice, writes: Vec<(u64, Abd)>) -> io::Result<()> {
+        let begun = Instant::now();
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        let mut writes = writes.into_iter().peekable();
+        while let Some((at, data)) = writes.next() {
+            bytes += data.len() as u64;
+            piece.push((at, data));
+            if bytes >= PIECE || writes.peek().is_none() {
+                self.write_piece(device, std::mem::take(&mut piece), begun)?;
+                bytes = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes, unless the pool is gone or another host's. A batch that was begun at `begun` has [`WRITING`] for all of it.
+    fn write_piece(
+        &self,
+        device: &CacheDevice,
+        piece: Vec<(u64, Abd)>,
+        begun: Instant,
+    ) -> io::Result<()> {
+        if self.store.upgrade().is_none_or(|store| store.vdevs().is_fenced()) {
+            return Err(io::Error::other("the pool is gone, or another host's"));
+        }
+        device.write(piece, WRITING.saturating_sub(begun.elapsed()))
     }
 
     /// Clears the way of the hand.
@@ -282,9 +341,9 @@ impl Feeder {
         let given_up = space.clear(bytes.saturating_add(more).min(space.most()));
         self.l2.index.give_up(self.dev.number, &given_up.slots);
         if given_up.logs.0 > 0 {
-            self.l2.figures.logs_go(given_up.logs);
             let logs = space.logs.iter();
             self.dev.set_logs((space.logs.len() as u64, logs.map(|log| log.props.psize()).sum()));
+            self.l2.figures.logs_go(given_up.logs);
         }
         for range in given_up.cleared.into_iter().filter(|_| trims) {
             if let Err(e) = device.trim(range) {
@@ -304,10 +363,18 @@ impl Feeder {
         }
     }
 
-    fn write_header(&self, store: &Store, device: &CacheDevice, space: &Space) {
-        let pool = store.vdevs().root().guid();
-        let at = space.ring.start - space.sector;
-        let done = device.write(vec![(at, space.header(pool, self.dev.guid))], WRITING);
+    /// Writes the header, unless it is there as it is. Whether it is there.
+    fn write_header(&self, pool: u64, device: &CacheDevice, space: &mut Space) -> bool {
+        let (at, header) = (space.ring.start - space.sector, space.header(pool, self.dev.guid));
+        if space.written.replace(header) == Some(header) {
+            return true;
+        }
+        let sector = space.sector_of(&header);
+        let done = self.write_piece(device, vec![(at, sector)], Instant::now());
         self.dev.note(done.as_ref().err());
+        if done.is_err() {
+            space.written = None;
+        }
+        done.is_ok()
     }
 }

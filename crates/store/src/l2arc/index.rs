@@ -19,6 +19,9 @@ pub(super) const ENTRY: u64 = 128;
 /// Bytes of memory that it takes to know in which order blocks lie on a device, for each.
 pub(super) const SLOT: u64 = 64;
 
+/// Entries that are taken out while the table is held.
+const AT_ONCE: usize = 4096;
+
 /// Where a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -180,15 +183,26 @@ impl Index {
 
     /// Takes out all blocks of a device.
     pub fn remove_device(&self, device: u32) {
-        let mut table = self.0.write();
         let of_device = |(_, (place, _)): &(&Key, &(Place, bool))| place.device == device;
-        let keys: Vec<Key> = table.places.iter().filter(of_device).map(|(key, _)| *key).collect();
-        for key in &keys {
-            table.remove(key);
+        let all = self.0.read();
+        let keys: Vec<Key> = all.places.iter().filter(of_device).map(|(key, _)| *key).collect();
+        drop(all);
+        for piece in keys.chunks(AT_ONCE) {
+            let mut table = self.0.write();
+            for key in piece {
+                if table.places.get(key).is_some_and(|(place, _)| place.device == device) {
+                    table.remove(key);
+                }
+            }
         }
-        table.on.remove(&device);
+        let mut table = self.0.write();
         let len = table.places.len();
         table.places.shrink_to(len + len / 2);
+    }
+
+    /// Nothing is known any more.
+    pub fn clear(&self) {
+        *self.0.write() = Table::default();
     }
 
     /// Bytes of blocks on a device.
@@ -205,6 +219,12 @@ impl Index {
     pub fn place(&self, key: &Key) -> Option<Place> {
         let (place, written) = self.0.read().places.get(key).copied()?;
         written.then_some(place)
+    }
+
+    /// Has the sums be wrong, for tests.
+    #[cfg(test)]
+    pub fn spoil(&self) {
+        self.0.write().sums = Sums::default();
     }
 
     /// All sums counted anew, for tests.

@@ -94,7 +94,6 @@ impl Rebuild<'_> {
             && (ring.start..=ring.end).contains(&header.evict)
             && (ring.start..=ring.end).contains(&header.hand())
             && header.hand().is_multiple_of(new.sector)
-            && (header.ring().first || header.hand() <= header.evict)
             && !untrimmed;
         if !fits {
             self.l2.figures.rebuild_unsupported.add(1);

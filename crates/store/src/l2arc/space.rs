@@ -40,6 +40,8 @@ pub(super) struct Space {
     pub logs: VecDeque<LogPointer>,
     pub trim_time: u64,
     pub trim_state: u64,
+    /// The header as it is on the device, if that is known.
+    pub written: Option<Header>,
 }
 
 /// What is in the way of the hand.
@@ -87,6 +89,7 @@ impl Space {
             logs: VecDeque::new(),
             trim_time: 0,
             trim_state: 0,
+            written: None,
         }
     }
 
@@ -118,8 +121,10 @@ impl Space {
             let wraps = hand + bytes > end;
             let upto = if wraps { end } else { hand + bytes };
             if !first {
-                if upto > evict {
-                    given_up.cleared.push(evict..upto);
+                // Before a log block tells where the hand is, `evict` is ahead of an import's hand by a round: behind the hand all
+                // is in use.
+                if upto > evict.max(hand) {
+                    given_up.cleared.push(evict.max(hand)..upto);
                 }
                 self.ring.evict = evict.max(upto);
                 self.give_up(&mut given_up);
@@ -226,9 +231,9 @@ impl Space {
     }
 
     /// The header, to be written at the start of the space (`l2arc_dev_hdr_update`).
-    pub fn header(&self, pool: u64, vdev: u64) -> Abd {
+    pub fn header(&self, pool: u64, vdev: u64) -> Header {
         let log_bytes = self.logs.iter().map(|log| log.props.psize()).sum();
-        let header = Header {
+        Header {
             version: VERSION,
             pool,
             vdev,
@@ -242,8 +247,12 @@ impl Space {
             log_count: self.logs.len() as u64,
             trim_time: self.trim_time,
             trim_state: self.trim_state,
-        };
-        match encode_header(&header, self.sector) {
+        }
+    }
+
+    /// The bytes of a header.
+    pub fn sector_of(&self, header: &Header) -> Abd {
+        match encode_header(header, self.sector) {
             Ok(sector) => Abd::from_vec(sector),
             Err(why) => broken(format_args!("L2ARC: {why}")),
         }

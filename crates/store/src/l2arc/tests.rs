@@ -2,6 +2,7 @@
 
 use super::index::{Index, Place};
 use super::space::Space;
+use super::{L2arc, Relaxed};
 use crate::arc::{Fed, Key};
 use cenote_format::abd::Abd;
 use cenote_format::l2arc::{LogBlock, Props};
@@ -107,6 +108,55 @@ proptest! {
         }
         prop_assert!(found >= space.logs.len().saturating_sub(2), "{} of {}", found, space.logs.len());
     }
+}
+
+/// Sums that are wrong are noticed where a reader or a group forgets a block: that goes on, and cache devices are off.
+#[test]
+fn what_is_broken_stops_nothing_else() {
+    for many in [false, true] {
+        let l2 = L2arc::default();
+        l2.any.store(true, Relaxed);
+        let key = block(1, 512).key;
+        let props = Props::default().sized(512, 512);
+        assert!(l2.index.put(key, Place { device: 0, asize: 512, at: START, props }, true));
+        l2.index.spoil();
+        match many {
+            true => l2.forget_all([key].into_iter()),
+            false => l2.forget(&key),
+        }
+        assert!(l2.off.load(Relaxed) && !l2.is_on());
+        l2.close();
+    }
+}
+
+/// What lies between `evict` and the hand is there after an import, also before a log block is written in a new round; and
+/// it is not given up before the hand gets there.
+#[test]
+fn a_header_of_a_new_round_keeps_what_is_before_it() {
+    let mut space = Space::empty(START..START + (24 << 20), 12, 0);
+    let (mut number, mut round) = (0, Vec::new());
+    while space.ring.first {
+        let way = 64 * 4096 + space.overhead(64);
+        space.clear(way);
+        let blocks: Vec<Fed> = (number..number + 64).map(|i| block(i, 4096)).collect();
+        number += 64;
+        let header = space.header(1, 2);
+        if header.flags == 0 {
+            round.push(header);
+        }
+        space.lay_out(3, blocks);
+    }
+    let header = round.pop();
+    let Some(header) = header else { panic!("no new round") };
+    assert!(header.hand() > header.evict, "{header:?}");
+    let mut again = Space::empty(START..START + (24 << 20), 12, 0);
+    again.ring = header.ring();
+    again.chain = header.logs;
+    assert!(again.ring.holds(&again.chain[0]) && again.ring.holds(&again.chain[1]));
+    let hand = again.ring.hand;
+    let given_up = again.clear(4096);
+    assert!(given_up.cleared.iter().all(|range| range.start >= hand), "{:?}", given_up.cleared);
+    assert!(again.ring.holds(&again.chain[0]));
 }
 
 #[test]

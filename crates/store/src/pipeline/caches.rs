@@ -6,9 +6,9 @@ use crate::arc::{Access, Key, Name, Owner, Table};
 use crate::direct;
 use crate::error::Bookmark;
 use crate::keys::{PLAIN, View};
+use crate::verify::has_checksum;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::checksum::Checksum;
 use cenote_format::l2arc::Props;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -139,11 +139,10 @@ impl Store {
         self.arc.insert_block(name, data, is_metadata(bp), access);
     }
 
-    /// What is known of a block that may come to a cache device; else 0. Blocks that carry their own checksum are read past the
-    /// caches, by who knows what they are.
+    /// What is known of a block that may come to a cache device; else 0. Blocks without a checksum in their pointers stay away from
+    /// there: what is read could be any bytes.
     fn about(&self, bp: &BlockPointer, at: Bookmark) -> u64 {
-        let may = self.policies.may_go_on(bp, at)
-            && Checksum::from_u8(bp.checksum_type()).is_ok_and(|kind| !kind.is_embedded());
+        let may = has_checksum(bp) && self.policies.may_go_on(bp, at);
         let props = Props::default().sized(bp.lsize(), bp.psize()).compressed(bp.compression());
         if may { props.metadata(is_metadata(bp)).protected(bp.uses_crypt()).0 } else { 0 }
     }

@@ -20,6 +20,9 @@ impl Store {
         wanted: &[Wanted],
         ahead: Option<Access>,
     ) -> Vec<Result<Abd, BlockError>> {
+        if !self.l2arc.is_on() {
+            return self.fetch_from_pool(wanted, ahead);
+        }
         let found = self.on_cache_devices(wanted, ahead);
         if found.iter().all(Option::is_none) {
             return self.fetch_from_pool(wanted, ahead);
