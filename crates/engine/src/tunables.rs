@@ -313,9 +313,8 @@ mod tests {
             let table = crates.join(floor).join("src/tunables.rs");
             let table = std::fs::read_to_string(table).unwrap();
             let names = table.lines().filter_map(|l| l.strip_prefix("    ")?.split_once(" \""));
-            for (id, _) in
-                names.filter(|(id, _)| id.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
-            {
+            let is_id = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            for (id, _) in names.filter(|(id, _)| id.chars().all(is_id)) {
                 rows += 1;
                 let read = |how: &&str| code.contains(&format!("{id}.{how}()"));
                 if !["get", "count", "small", "is_on", "happened"].iter().any(read) {

@@ -44,13 +44,19 @@ pub(crate) fn l2arc(data: &[u8]) {
     }
 }
 
-/// A header and log blocks as they are written.
+/// Headers and log blocks as they are written.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    [1, 12, 50].into_iter().flat_map(seeds_of).collect()
+}
+
+/// Those with four times so many entries.
+fn seeds_of(fours: u8) -> Vec<Vec<u8>> {
+    let count = 4 * u64::from(fours);
     let entry = |n: u64| {
         let props = Props::default().sized(131_072, 512 * (n + 1)).compressed(15).of(State::Mru);
         Entry { dva: [8, n], birth: n, props, place: (5 << 20) + 4096 * n, level: 0 }
     };
-    let entries: Vec<Entry> = (0..200).map(entry).collect();
+    let entries: Vec<Entry> = (0..count).map(entry).collect();
     let place = (8 << 20, 5 << 20, 77);
     let Ok((log, pointer)) = encode_log(&LogPointer::default(), &entries, place, 512) else {
         return Vec::new();
@@ -60,7 +66,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         version: 1,
         pool: 5,
         vdev: 6,
-        entries: 200,
+        entries: count,
         evict: start,
         flags: 1,
         start,
@@ -73,5 +79,5 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     };
     let header = encode_header(&header, 512).unwrap_or_default();
     let how = pointer.props.compression();
-    [header, log].map(|bytes| [&[how, 50], &bytes[..]].concat()).to_vec()
+    [header, log].map(|bytes| [&[how, fours], &bytes[..]].concat()).to_vec()
 }

@@ -744,6 +744,36 @@ waited(wmsum_t *figure, uint64_t value)
 	return (ETIMEDOUT);
 }
 
+/*
+ * Waits until log blocks of cache devices were found again. An import that ends it early, as memory seems to be short (which it
+ * does at random here), is made once more.
+ */
+static int
+found_again(uint64_t value)
+{
+	wmsum_t *logs = &arc_sums.arcstat_l2_rebuild_log_blks;
+	wmsum_t *low = &arc_sums.arcstat_l2_rebuild_abort_lowmem;
+
+	for (int tries = 0; tries < 20; tries++) {
+		uint64_t seen = wmsum_value(logs), ended = wmsum_value(low);
+		int error;
+
+		if (tries == 0)
+			seen = ended = 0;
+		else if ((error = spa_export(pool, NULL, B_FALSE, B_FALSE)) !=
+		    0 || (error = import(0)) != 0)
+			return (error);
+		for (int i = 0; i < 300 && wmsum_value(low) == ended; i++) {
+			if (wmsum_value(logs) - seen >= value)
+				return (0);
+			(void) poll(NULL, 0, 100);
+		}
+		if (wmsum_value(low) == ended)
+			break;
+	}
+	return (waited(logs, value));
+}
+
 static int
 cache_hits(uint64_t value)
 {
@@ -1366,8 +1396,7 @@ run(char **w, int count)
 		return (waited(&arc_sums.arcstat_l2_write_bytes,
 		    number(w[1])));
 	if (IS("found", 1))
-		return (waited(&arc_sums.arcstat_l2_rebuild_log_blks,
-		    number(w[1])));
+		return (found_again(number(w[1])));
 	if (IS("hits", 1))
 		return (cache_hits(number(w[1])));
 	if (IS("leave", 1))

@@ -389,7 +389,12 @@ impl Sim {
             (42..54, ..) if bears && !in_raidz => DeviceChange::Detach(disk),
             (54..66, ..) if bears => DeviceChange::Offline(disk, how),
             (66..76, ..) => DeviceChange::Online,
-            (76..82, Some(new), _) if all_mirrors && tops.len() < MOST => DeviceChange::Add(new),
+            // What is on it alone is lost where it fails, and a group that it does not take waits for an order.
+            (76..82, Some(new), _)
+                if all_mirrors && tops.len() < MOST && self.devices.bad != Some(new) =>
+            {
+                DeviceChange::Add(new)
+            }
             (82..90, ..) if all_mirrors && tops.len() > 1 => {
                 DeviceChange::Remove(top.guid, top.disks())
             }
