@@ -107,8 +107,15 @@ impl ReadAhead {
         }
         let mut share = self.share.lock();
         let share = share.get_or_insert_with(|| object.objset().store().ahead_share());
-        share.set(state.ahead.saturating_sub(state.expected));
+        share.set(state.ahead.min(object.blocks_end()).saturating_sub(state.expected));
         state.far = share.left_of(most).max(most.min(tunables::MAX_DISTANCE.get()));
+    }
+
+    /// It has come to byte `end`: what lies before that waits in the ARC no longer.
+    fn has_come(&self, before: u64, end: u64) {
+        if let Some(share) = &mut *self.share.lock() {
+            share.less(end.saturating_sub(before));
+        }
     }
 
     /// The range to be read ahead.
@@ -129,7 +136,11 @@ impl ReadAhead {
             return None;
         }
         HITS.fetch_add(1, Relaxed);
+        let before = state.expected;
         state.expected = state.expected.max(end);
+        if far > 0 {
+            self.has_come(before, state.expected);
+        }
         let read = state.expected.saturating_sub(state.began);
         let most = if far > 0 { most.min(read.saturating_mul(FAR_TIMES).max(least)) } else { most };
         state.window = state.window.saturating_mul(step).max(least).min(most);

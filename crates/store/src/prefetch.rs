@@ -82,6 +82,11 @@ impl AheadShare {
         self.all.fetch_sub(std::mem::replace(&mut self.own, bytes), Relaxed);
     }
 
+    /// It waits for so many bytes less, as far as it waits for any.
+    pub fn less(&mut self, bytes: u64) {
+        self.set(self.own.saturating_sub(bytes));
+    }
+
     /// Of `most` bytes, what others leave of them.
     pub fn left_of(&self, most: u64) -> u64 {
         let others = self.all.load(Relaxed).saturating_sub(self.own);

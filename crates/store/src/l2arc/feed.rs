@@ -95,6 +95,10 @@ impl Feeder {
             Err(why) => return tracing::warn!("a cache device is not used: {why}"),
         };
         self.dev.is_opened(device.clone());
+        if self.dev.is_stopped() {
+            // Nobody could fence what was not open yet.
+            return device.fence();
+        }
         let Some(mut space) = self.begin(&device) else { return };
         while !self.dev.is_stopped() {
             match self.tick(&device, &mut space) {
@@ -131,7 +135,7 @@ impl Feeder {
             stops: &|| self.dev.is_stopped(),
         };
         let (mut space, is_new) = rebuild.space(space);
-        if is_new && self.writes(device) {
+        if is_new && self.writes(device) && !self.dev.is_stopped() {
             self.trim_all(device, &mut space);
             self.write_header(pool, device, &mut space);
         }

@@ -50,9 +50,11 @@ impl Rebuild<'_> {
         (new.trim_time, new.trim_state) = (header.trim_time, header.trim_state);
         if L2ARC_REBUILD.get() == 0 {
             new.chain = header.logs;
+            new.begin_round();
             return (new, false);
         }
         let (found, cut) = self.walk(&mut new, &header);
+        new.begin_round();
         if found == 0 && cut.is_none() {
             let ring = (new.ring.start, new.ring.end, new.sector, new.entries);
             let (start, end, sector, entries) = ring;

@@ -45,7 +45,7 @@ pub(super) struct Space {
 }
 
 /// What is in the way of the hand.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct GivenUp {
     pub slots: Vec<(u64, Key)>,
     /// Log blocks, and their bytes.
@@ -112,6 +112,14 @@ impl Space {
         }
     }
 
+    /// Where a header has the hand ahead of `evict`, the hand has begun a round of which no log block tells yet: it is somewhere between the start and `evict`, and
+    /// all up to that may be overwritten.
+    pub fn begin_round(&mut self) {
+        if !self.ring.first && self.ring.hand > self.ring.evict {
+            self.ring.hand = self.ring.start;
+        }
+    }
+
     /// Clears the way of the hand for `bytes` bytes.
     pub fn clear(&mut self, bytes: u64) -> GivenUp {
         let mut given_up = GivenUp::default();
@@ -121,8 +129,6 @@ impl Space {
             let wraps = hand + bytes > end;
             let upto = if wraps { end } else { hand + bytes };
             if !first {
-                // Before a log block tells where the hand is, `evict` is ahead of an import's hand by a round: behind the hand all
-                // is in use.
                 if upto > evict.max(hand) {
                     given_up.cleared.push(evict.max(hand)..upto);
                 }

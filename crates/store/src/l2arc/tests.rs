@@ -5,7 +5,7 @@ use super::space::Space;
 use super::{L2arc, Relaxed};
 use crate::arc::{Fed, Key};
 use cenote_format::abd::Abd;
-use cenote_format::l2arc::{LogBlock, Props};
+use cenote_format::l2arc::{LogBlock, Props, Ring};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -153,10 +153,17 @@ fn a_header_of_a_new_round_keeps_what_is_before_it() {
     again.ring = header.ring();
     again.chain = header.logs;
     assert!(again.ring.holds(&again.chain[0]) && again.ring.holds(&again.chain[1]));
-    let hand = again.ring.hand;
+    // What the new round has overwritten stays given up, and the hand goes on before it.
+    again.begin_round();
     let given_up = again.clear(4096);
-    assert!(given_up.cleared.iter().all(|range| range.start >= hand), "{:?}", given_up.cleared);
-    assert!(again.ring.holds(&again.chain[0]));
+    assert!(given_up.cleared.iter().all(|range| range.start >= header.evict), "{given_up:?}");
+    again.lay_out(4, vec![block(number, 4096)]);
+    let Ring { hand, evict, .. } = again.header(1, 2).ring();
+    let ring = Ring { hand: START.max(again.ring.start), evict, ..again.ring };
+    assert!(again.ring.hand < again.ring.evict && evict >= header.evict, "{hand} {evict}");
+    for log in &header.logs {
+        assert_eq!(ring.holds(log), log.place >= header.evict, "{log:?}");
+    }
 }
 
 #[test]
