@@ -26,7 +26,7 @@
 //! were decoded of them ([`Table`]: dnodes, indexed ZAPs). What is used least goes first, whatever it is. A
 //! program may have a cache of its own for a pool ([`ArcCache::new`]).
 //!
-//! An entry counts as much memory as it takes: its allocation ([`Abd::memory`]), and [`ENTRY`] bytes for being there.
+//! An entry counts as much memory as it takes: its allocation ([`Abd::memory`](cenote_format::abd::Abd::memory)), and [`ENTRY`] bytes for being there.
 //! A buffer that takes much more than its bytes is copied into one that fits.
 //!
 //! # Structures

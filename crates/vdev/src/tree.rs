@@ -205,7 +205,7 @@ impl VdevTree {
         tops.filter_map(|top| top.growing()).map(|growing| growing.figures()).next()
     }
 
-    /// Bytes that should be under way for one sequential reader, where the pool's data is in an object store ([`Growing::read_ahead`]).
+    /// Bytes that should be under way for one sequential reader, where the pool's data is in an object store ([`Growing::read_ahead`](crate::Growing::read_ahead)).
     pub fn read_ahead(&self) -> Option<u64> {
         let tops = self.root.children().iter();
         tops.filter_map(|top| top.growing()).map(|growing| growing.read_ahead()).max()
