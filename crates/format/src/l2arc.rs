@@ -224,7 +224,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes the header in `data`, whether its checksum is right or not. `Ok(None)`: there is none.
+    /// Decodes the header in `data`, whether its checksum is right or not. `Ok(None)`: the sector has no header.
     ///
     /// # Errors
     /// There are less than [`HEADER_SIZE`] bytes.
@@ -371,7 +371,7 @@ impl LogBlock {
     /// Decodes the log block at `pointer`, with `entries` entries, of the bytes that lie there.
     ///
     /// # Errors
-    /// The checksum is not right; the compression is none that a log block can have; the bytes are none of a log block.
+    /// The checksum is wrong; log blocks do not have this compression; or the bytes do not make a log block.
     pub fn decode(data: &[u8], pointer: &LogPointer, entries: u64) -> Result<LogBlock> {
         const WHAT: &str = "log block of a cache device";
         let sum = |order| {

@@ -26,7 +26,7 @@ const AWAY: u64 = 4_000;
 enum Harm {
     /// It is killed, and started again.
     Killed,
-    /// It stands still for a while: its connections stay, and nobody answers.
+    /// It stands still for a while: its connections stay, and get no answer.
     Stopped,
 }
 
@@ -63,7 +63,7 @@ pub struct Cluster {
     pub harmed: [u64; 2],
 }
 
-/// Ports that nobody has at the moment.
+/// Ports that are free at the moment.
 fn ports(count: usize) -> Vec<u16> {
     let all: Vec<_> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
     all.iter().map(|port| port.local_addr().unwrap().port()).collect()

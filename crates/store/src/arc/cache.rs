@@ -21,7 +21,8 @@ const CHANCES: usize = 256;
 /// Entries for which the lists are held at once where there are many.
 pub(super) const AT_ONCE: usize = 64;
 
-/// Tables that are gone: from which number on their entries are looked for when memory is looked at, and at once, where nobody does.
+/// Numbers of tables that are gone: from the first one on, the next look at memory removes their entries; from the second one on, the
+/// thread that drops a table does.
 const MANY_DEAD: usize = 64;
 const MOST_DEAD: usize = 4096;
 /// How long entries of fewer tables may stay.
@@ -201,7 +202,7 @@ impl ArcCache {
         self.empty_if_off();
     }
 
-    /// Drops all that a cache has that went off: nobody finds it any more.
+    /// Drops all entries of a cache that went off, which no reader finds any more.
     pub(super) fn empty_if_off(&self) {
         if self.is_off() {
             self.shards.iter().for_each(Shard::empty);

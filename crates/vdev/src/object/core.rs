@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cenote_format::abd::Abd;
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::{LABEL_START, SECTOR};
 use cenote_objects::{Class, Error, Live, Reclaimed, Space, Tunables, Wreck};
@@ -555,13 +556,15 @@ fn class_of(reads: Priority) -> Class {
     }
 }
 
-/// The bytes of a block, in its own memory where they are one piece: it is not changed while somebody has it.
+/// The bytes of a block, in its own memory where they are one piece: nothing changes an [`Abd`] that is shared.
 fn lent(data: &Abd) -> Bytes {
     /// In one piece.
     struct Whole(Abd);
     impl AsRef<[u8]> for Whole {
         fn as_ref(&self) -> &[u8] {
-            self.0.as_contiguous().unwrap_or_default()
+            let len = self.0.len();
+            let whole = self.0.as_contiguous();
+            whole.unwrap_or_else(|| broken(format_args!("a block of {len} bytes is in pieces now")))
         }
     }
     match data.as_contiguous() {
