@@ -25,6 +25,8 @@ declare_tunables! {
         "Whether directories that are made, removed or renamed in .zfs/snapshot are snapshots that are";
     ASYNC_BLOCK_MAX_BLOCKS "zfs_async_block_max_blocks" Now Count 100_000 SOME,
         "Most blocks of destroyed datasets that are freed in one transaction group";
+    COMMIT_TIMEOUT_PCT "zfs_commit_timeout_pct" Now Percent 10 (0, 100),
+        "Share of what a commit takes for which it waits at most for threads that were served with the last one";
     CONDENSE_INDIRECT_OBSOLETE_PCT "zfs_condense_indirect_obsolete_pct" Now Percent 25 (0, 100),
         "Share of a removed vdev's mapping from which on, when it is obsolete, the mapping is made shorter";
     CONDENSE_INDIRECT_VDEVS_ENABLE "zfs_condense_indirect_vdevs_enable" Now Switch 1 SWITCH,

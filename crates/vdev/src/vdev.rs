@@ -555,7 +555,10 @@ impl Vdev {
     /// rounded up to sectors (`vdev_psize_to_asize_txg`); `u64::MAX`, which fits nowhere, where no number is large enough.
     pub fn psize_to_asize(&self, psize: u64, txg: u64) -> u64 {
         let below = self.children.iter().map(|c| c.psize_to_asize(psize, txg)).max().unwrap_or(0);
-        let own = match (self.geometry_in(&self.widths(), txg), &self.draid) {
+        // Each block that is accounted for is asked about: what has no widths takes no lock.
+        let widths = (self.kind == Kind::RaidZ).then(|| self.widths());
+        let geometry = widths.and_then(|widths| self.geometry_in(&widths, txg));
+        let own = match (geometry, &self.draid) {
             (Some(geometry), _) => geometry.asize(psize),
             (None, Some(draid)) => draid.asize(psize),
             (None, None) => psize.checked_next_multiple_of(self.sector()).unwrap_or(u64::MAX),

@@ -7,8 +7,7 @@
 //! objects that are asked for, and all those about names, become records in log blocks, if their transaction
 //! groups are not on disk. One commit
 //! writes at a time ([`issuer`]). Commits that come meanwhile queue their itxs and wait. The next one writes
-//! the changes of all of them, while the blocks of the one before are being made durable. So any number of threads share few
-//! writes and flushes: one flush makes durable what all have written until it begins.
+//! the changes of all of them. So any number of threads share few writes and flushes.
 //!
 //! # The chain ([`chain`])
 //!
@@ -29,13 +28,11 @@
 //! 1. The header that leads to the first block is on disk before any block is written.
 //! 2. All blocks of a commit are written, to log vdevs if there are any, and those that records point to
 //!    ([`early`]). The first one comes last where the records of one change are in several blocks.
-//! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set. Blocks of later commits may be written, and
-//!    durable, by then.
-//! 4. All blocks of the chain before them are durable, too: after a crash a replay ends at the first block that is missing.
-//! 5. The caller is told.
+//! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set. Only then the next commit writes: after a
+//!    crash a replay ends at the first block that is missing.
+//! 4. The caller is told.
 //!
-//! A flush that fails may have lost its blocks: commits behind it, whatever became of their blocks, wait for their
-//! transaction groups.
+//! A flush that fails may have lost its blocks: their commit waits for its transaction group, and the chain ends.
 //!
 //! # When the log cannot be used
 //!
@@ -86,7 +83,7 @@ use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
 use encoder::{Encoder, Found, Indirect, Unit, WriteBlock, length};
-use issuer::{Flight, Issuer, Issuing};
+use issuer::{Issuer, Issuing};
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
@@ -126,10 +123,10 @@ impl Drop for Suspension {
     }
 }
 
-/// What became of a batch.
-enum Written {
-    /// Its blocks are written, and not durable before these vdevs are flushed.
-    Blocks(BTreeSet<u64>),
+/// By what a batch became stable.
+enum Stable {
+    InLog,
+    /// With its transaction group.
     OnDisk,
 }
 
@@ -225,39 +222,27 @@ impl Log {
     ) -> Result<(), WriteError> {
         kstat::ZIL_COMMITS.add(1);
         let wanted = self.itxs.lock().want(scope);
-        let Some(issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
+        let Some(mut issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
+        issuing.gather(tunables::COMMIT_TIMEOUT_PCT.small() as u32);
         let batch = self.itxs.lock().take(shared.tx_state.synced_txg(), self.frozen.last());
         let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
-        // The next commit finds nothing of the batch: it must not take it for written. So this is noted before the
-        // next one has its turn, and before the flight ends.
-        let lose = |e| {
-            self.itxs.lock().lose(youngest);
-            Err(e)
-        };
         let write = || {
             issuing.check(end);
             self.write(shared, live, batch)
         };
-        let tops = match caught(write).unwrap_or_else(|why| self.broken(shared, &why)) {
-            Ok(Written::Blocks(tops)) => tops,
-            Ok(Written::OnDisk) => {
-                issuing.has_written(end);
-                return Ok(());
+        match caught(write).unwrap_or_else(|why| self.broken(shared, &why)) {
+            Ok(Stable::InLog) => issuing.has_written(end),
+            Ok(Stable::OnDisk) => issuing.has_waited(end),
+            Err(e) => {
+                // The next commit finds nothing of the batch: it must not take it for written. So this is noted before the
+                // next one has its turn.
+                self.itxs.lock().lose(youngest);
+                return Err(e);
             }
-            Err(e) => return lose(e),
-        };
-        let mut flight = issuing.launch(end);
-        let landed = caught(|| self.land(shared, live, &mut flight, &tops));
-        match landed.unwrap_or_else(|why| self.broken(shared, &why)) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                flight.has_written();
-                Ok(())
-            }
-            Err(e) => lose(e),
         }
+        Ok(())
     }
 
     /// A commit panicked: the pool is suspended.
@@ -268,43 +253,31 @@ impl Log {
         Err(WriteError::Suspended(why))
     }
 
-    /// Makes durable what a commit wrote to the vdevs `tops`. True: it is stable in the log; false: it is on disk with its
-    /// group.
-    fn land(
-        &self,
-        shared: &Shared,
-        live: &LiveObjectSet,
-        flight: &mut Flight<'_>,
-        tops: &BTreeSet<u64>,
-    ) -> Result<bool, WriteError> {
-        if let Err(why) = chain::flush(&shared.disk, tops) {
-            tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
-            // First: what is put into the chain until the flight fails is behind it.
-            self.chain.lock().fail();
-            flight.fail();
-            self.touch(shared, live, WhileHeld::WaitsAsChange)?;
-        } else if let Err(e) = shared.has_pool() {
-            // While it was written another host may have taken the pool: no thread is told that it is stable.
-            self.chain.lock().fail();
-            flight.fail();
-            return Err(e);
-        } else if flight.is_stable() {
-            return Ok(true);
-        }
-        shared.tx_state.wait_synced().map(|()| false)
-    }
-
-    /// Writes a batch to the log, or, if that cannot be, waits until it is on disk.
+    /// Writes a batch to the log and makes it durable, or, if that cannot be, waits until it is on disk.
     fn write(
         &self,
         shared: &Shared,
         live: &LiveObjectSet,
         batch: Batch,
-    ) -> Result<Written, WriteError> {
-        match self.write_blocks(shared, live, batch)? {
-            Some(tops) => Ok(Written::Blocks(tops)),
-            None => shared.tx_state.wait_synced().map(|()| Written::OnDisk),
+    ) -> Result<Stable, WriteError> {
+        if let Some(tops) = self.write_blocks(shared, live, batch)? {
+            let flushed = chain::flush(&shared.disk, &tops);
+            // While it was written another host may have taken the pool: no thread is told that it is stable.
+            let ours = shared.has_pool();
+            match (flushed, ours) {
+                (Ok(()), Ok(())) => return Ok(Stable::InLog),
+                (Err(why), _) => {
+                    tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
+                    self.chain.lock().fail();
+                    self.touch(shared, live, WhileHeld::WaitsAsChange)?;
+                }
+                (Ok(()), Err(e)) => {
+                    self.chain.lock().fail();
+                    return Err(e);
+                }
+            }
         }
+        shared.tx_state.wait_synced().map(|()| Stable::OnDisk)
     }
 
     /// Writes a batch to the log. Returns the vdevs that it is on, which are to be flushed. `None`: it has to be waited for.

@@ -205,7 +205,7 @@ impl Writer {
         let view = request.props.key.as_ref().map_or(PLAIN, |key| key.id());
         let at = request.at;
         batch.extend(writes);
-        Some(Stage::Writing(Flying {
+        Some(Stage::Writing(Box::new(Flying {
             bp,
             at,
             physical,
@@ -215,7 +215,7 @@ impl Writer {
             content,
             bytes,
             taken,
-        }))
+        })))
     }
 
     /// A pointer to a block of a table (`ddt_bp_fill`).

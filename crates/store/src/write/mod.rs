@@ -236,11 +236,10 @@ pub struct Writer {
 }
 
 /// A block between the stages.
-#[allow(clippy::large_enum_variant)] // It is moved twice; a box for each block costs more.
 enum Stage {
     Done(Result<BlockPointer, WriteError>),
     /// Its writes are the next so many of the batch.
-    Writing(Flying),
+    Writing(Box<Flying>),
 }
 
 impl Stage {
@@ -492,7 +491,7 @@ impl Writer {
                 let flying =
                     Flying { bp, at, physical, logical, view, writes, content, bytes, taken };
                 batch.extend(placed);
-                Stage::Writing(flying)
+                Stage::Writing(Box::new(flying))
             }
         }
     }
@@ -530,7 +529,7 @@ impl Writer {
     ) -> Result<BlockPointer, WriteError> {
         let Flying { bp, at, physical, logical, view, writes, taken, .. } = match stage {
             Stage::Done(result) => return result,
-            Stage::Writing(flying) => flying,
+            Stage::Writing(flying) => *flying,
         };
         let lost = || Err(VdevError::Broken("a batch of writes without answers".into()));
         let mine: Vec<_> = (0..writes).map(|_| results.next().unwrap_or_else(lost)).collect();

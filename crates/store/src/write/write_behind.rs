@@ -32,6 +32,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use ahash::RandomState;
 use cenote_format::abd::Abd;
 use cenote_format::invariant::caught;
 use cenote_format::{invariant, less};
@@ -55,7 +56,7 @@ const ENOUGH: usize = 1 << 20;
 /// A block that is to be written.
 pub(super) struct Collected {
     pub key: Key,
-    pub flying: Flying,
+    pub flying: Box<Flying>,
     pub writes: Vec<BlockWrite>,
 }
 
@@ -85,7 +86,7 @@ struct Batch {
     /// With the numbers under which they are shown.
     blocks: Vec<(u64, Collected)>,
     /// Where each of them is.
-    places: HashMap<Key, usize>,
+    places: HashMap<Key, usize, RandomState>,
     bytes: usize,
     /// A block of it is being written with older contents.
     follows: bool,
@@ -119,7 +120,7 @@ struct State {
     /// Who writes what is collected.
     writer: Option<WeakWriter>,
     /// Blocks that are collected or being written.
-    shown: HashMap<Key, Shown>,
+    shown: HashMap<Key, Shown, RandomState>,
     /// Batches that are being written.
     flying: usize,
     /// The thread is at work.
@@ -133,7 +134,7 @@ impl State {
     fn add(&mut self, block: Collected) {
         self.number += 1;
         let (number, key, bytes) = (self.number, block.key, block.bytes());
-        let Flying { physical, logical, view, .. } = &block.flying;
+        let Flying { physical, logical, view, .. } = &*block.flying;
         let logical = logical.clone().map(|logical| (logical, *view));
         let physical = physical.data.clone();
         let before = self.shown.insert(key, Shown { number, physical, logical });
