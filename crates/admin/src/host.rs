@@ -277,7 +277,8 @@ pub trait Mounts {
         true
     }
 
-    /// Properties were changed, which those that are mounted follow. False: not all do, as the user was told.
+    /// Properties were changed, which those that are mounted follow (`dsl_prop_notify_all`). False: not all do, as the user
+    /// was told.
     fn follow_properties(&mut self) -> bool {
         true
     }

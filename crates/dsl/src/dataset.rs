@@ -228,7 +228,7 @@ impl Dsl {
         Ok(snapshots)
     }
 
-    /// Bookmarks of a file system or volume, oldest first.
+    /// Bookmarks of a file system or volume, oldest first (`lzc_get_bookmarks`).
     pub fn bookmarks(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         let mut bookmarks = self.bookmarks_as_stored(d)?;
         bookmarks.sort_by(|a, b| {

@@ -150,7 +150,7 @@ impl Freed {
 }
 
 /// Calls `f` for every block that bpobj `object` of a livelist has as allocated and not as freed
-/// (`dsl_process_sub_livelist`).
+/// (`dsl_process_sub_livelist`, `dsl_livelist_iterate`).
 pub fn live_blocks(
     mos: &Arc<ObjectSet>,
     object: u64,

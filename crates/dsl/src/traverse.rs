@@ -1,4 +1,4 @@
-//! One walk over the blocks of an object set (`traverse_dataset`), for all code that looks at each block.
+//! One walk over the blocks of an object set (`traverse_dataset`, `traverse_impl`), for all code that looks at each block.
 //!
 //! Blocks are met in the order of their numbers: blocks of dnodes, and with each of these the blocks of its objects. A
 //! [`Visitor`] is told of a pointer before what is below it (`TRAVERSE_PRE`) and after it (`TRAVERSE_POST`). It says

@@ -630,8 +630,8 @@ impl Engine {
         self.sync_task_beside_logs(change, |()| true)
     }
 
-    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
-    /// Nothing may be mounted.
+    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends (`spa_export`, `spa_destroy`,
+    /// `zfs_ioc_pool_export`). Nothing may be mounted.
     ///
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.

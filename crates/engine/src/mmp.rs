@@ -262,8 +262,8 @@ fn leaves(pool: &Pool) -> u32 {
 }
 
 impl Shared {
-    /// Begins or ends heartbeats, as the property says. To be called whenever it may be another, and before the first
-    /// group of an import. Returns whether it is another one.
+    /// Begins or ends heartbeats, as the property says (`mmp_signal_all_threads`). To be called whenever it may be another,
+    /// and before the first group of an import. Returns whether it is another one.
     ///
     /// # Errors
     /// There are no threads left: the pool would be without protection.
@@ -355,7 +355,7 @@ fn run(shared: &Weak<Shared>) {
     }
 }
 
-/// Begins to write a heartbeat; `false`: no leaf can take it (`mmp_write_uberblock`).
+/// Begins to write a heartbeat; `false`: no leaf can take it (`mmp_write_uberblock`, `mmp_next_leaf`).
 fn begin(shared: &Arc<Shared>) -> bool {
     let outside = &shared.options.outside;
     let Ok(chance) = outside.chance.number() else { return false };

@@ -53,7 +53,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Imports a pool for writing (`spa_import`).
+    /// Imports a pool for writing (`spa_import`, `zfs_ioc_pool_import`).
     ///
     /// # Errors
     /// See [`ImportError`].

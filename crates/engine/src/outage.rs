@@ -1,4 +1,5 @@
-//! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`).
+//! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`, `zfs_ioc_clear`,
+//! `zfs_ioc_vdev_set_state`).
 //!
 //! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
 //! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty

@@ -259,7 +259,7 @@ impl Core {
         })
     }
 
-    /// Frees what the last group left to this one.
+    /// Frees what the last group left to this one (`spa_sync_deferred_frees`).
     fn free_deferred(&mut self, disk: &Disk, txg: u64) -> Result<()> {
         let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
         let base = self.mos.synced().clone();
@@ -318,8 +318,8 @@ impl Core {
         Ok(())
     }
 
-    /// Space maps, config and MOS, until nothing is changed any more. Then all blocks of the group are written, though
-    /// not durable.
+    /// Space maps, config and MOS, until nothing is changed any more (`spa_sync_iterate_to_convergence`, `dsl_pool_sync_mos`).
+    /// Then all blocks of the group are written, though not durable.
     pub(super) fn passes(
         &mut self,
         disk: &Disk,
@@ -438,7 +438,7 @@ impl Core {
         Ok(write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?)
     }
 
-    /// Charges the MOS for what the last pass wrote of it.
+    /// Charges the MOS for what the last pass wrote of it (`dsl_pool_mos_diduse_space`).
     fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
         let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);

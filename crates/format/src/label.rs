@@ -121,8 +121,8 @@ impl Uberblock {
     /// Bytes of the fields; the rest of a slot is padding and the checksum.
     const FIELDS: usize = 40 + BLKPTR_SIZE + 48;
 
-    /// Decodes the start of a slot, in the byte order in which the magic reads right. `Ok(None)`
-    /// without the magic. Does not verify the embedded checksum: see [`decode_slot`].
+    /// Decodes the start of a slot, in the byte order in which the magic reads right (`uberblock_verify`). `Ok(None)` without
+    /// the magic. Does not verify the embedded checksum: see [`decode_slot`].
     pub fn decode(data: &[u8]) -> Result<Option<Uberblock>> {
         let what = "uberblock";
         let order = match Bytes::new(data, ByteOrder::Little, what).u64(0)? {

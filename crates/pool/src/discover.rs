@@ -147,7 +147,7 @@ impl Candidate {
         Ok(Candidate { silent: self.silent.clone(), looked, ..again })
     }
 
-    /// What `zpool import` shows about the pool: opens its devices and reads its MOS.
+    /// What `zpool import` shows about the pool (`spa_tryimport`): opens its devices and reads its MOS.
     pub fn report(&self) -> ImportReport {
         ImportReport::of(self, crate::host::system_hostid())
     }

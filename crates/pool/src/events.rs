@@ -332,7 +332,7 @@ pub fn state_name(number: u64) -> &'static str {
     })
 }
 
-/// Lists what happened to a vdev.
+/// Lists what happened to a vdev (`zfs_ereport_start_checksum`).
 fn happened(vdev: &Vdev, what: &Happening<'_>) {
     if !may_report(vdev, what) {
         return;

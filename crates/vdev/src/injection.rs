@@ -360,7 +360,7 @@ fn hits_label(handlers: &[Arc<DeviceHandler>], size: u64, range: &Range<u64>) ->
     })
 }
 
-/// Holds the caller up for as long as `count` requests take at least.
+/// Holds the caller up for as long as `count` requests take at least (`zio_delay_interrupt`).
 fn delay(handlers: &[Arc<DeviceHandler>], asked: IoKind, count: usize) {
     let mut last: Option<(Instant, &DeviceHandler)> = None;
     for _ in 0..count {

@@ -128,7 +128,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The block, given what came of its first reads (`zio_vdev_io_assess`).
+    /// The block, given what came of its first reads (`zio_vdev_io_assess`, `zio_vdev_io_done`).
     fn finish(
         self,
         submit: Submit<'_>,

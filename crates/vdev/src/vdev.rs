@@ -504,8 +504,8 @@ impl Vdev {
         self.ashift
     }
 
-    /// Bytes of data that the smallest allocation on this top-level vdev holds (`vdev_get_min_alloc`): a sector, and
-    /// of dRAID one in each data column.
+    /// Bytes of data that the smallest allocation on this top-level vdev holds (`vdev_get_min_alloc`, `vdev_draid_min_alloc`):
+    /// a sector, and of dRAID one in each data column.
     pub fn min_alloc(&self) -> u64 {
         self.draid().map_or(1, |shape| shape.ndata).saturating_mul(self.sector())
     }

@@ -36,7 +36,7 @@ struct Label {
     shown: bool,
 }
 
-/// `zdb -l device`.
+/// `zdb -l device` (`dump_label`).
 pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
     let path = ctx.caller.path(&name);

@@ -389,7 +389,7 @@ impl Zdb<'_> {
         Ok(agree)
     }
 
-    /// Compares the counts of the features of device removal; whether they agree.
+    /// Compares the counts of the features of device removal (`verify_device_removal_feature_counts`); whether they agree.
     fn removal_counts(&mut self, refs: &References) -> Result<bool, Stop> {
         let pool = self.pool.clone();
         let directory = self.directory()?;

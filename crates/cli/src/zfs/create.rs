@@ -1,4 +1,4 @@
-//! `zfs create`.
+//! `zfs create` (`zfs_do_create`).
 
 use super::change::{add_property, changes, tell_kept};
 use super::session::{quietly, stop};

@@ -1,4 +1,4 @@
-//! `zfs get`, and the layout that `zpool get` shares.
+//! `zfs get`, and the layout that `zpool get` shares (`zfs_do_get`).
 //!
 //! The datasets are selected first, and then the properties that were asked for are read of each. A dataset that was destroyed
 //! meanwhile is left out. Lines are written when all are read, for a column is as wide as its widest value.

@@ -1,4 +1,4 @@
-//! `zfs rollback`.
+//! `zfs rollback` (`zfs_do_rollback`).
 //!
 //! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only one that has
 //! submounts, as an ordinary user's has, is unmounted for it and mounted again, and has to be out of use.

@@ -1,4 +1,5 @@
-//! `zpool attach`, `zpool replace` and `zpool detach`: devices that join vdevs of a pool and leave them.
+//! `zpool attach`, `zpool replace` and `zpool detach` (`zpool_do_attach`, `zpool_do_replace`, `zpool_do_detach`): devices that
+//! join vdevs of a pool and leave them.
 
 use crate::cachefile;
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `zpool list`.
+//! `zpool list` (`zpool_do_list`).
 
 use crate::context::Context;
 use crate::interval::Schedule;

@@ -1,5 +1,5 @@
-//! `zpool online`, `zpool offline`, `zpool clear` and `zpool reopen`: devices that go out of use and
-//! come back.
+//! `zpool online`, `zpool offline`, `zpool clear` and `zpool reopen` (`zpool_do_online`, `zpool_do_offline`, `zpool_do_clear`,
+//! `zpool_do_reopen`): devices that go out of use and come back.
 //!
 //! What a device missed meanwhile stays on record, and is read from others.
 

@@ -1,4 +1,4 @@
-//! `zpool status`.
+//! `zpool status` (`zpool_do_status`).
 
 mod in_json;
 

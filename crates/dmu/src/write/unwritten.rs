@@ -147,8 +147,8 @@ impl Unwritten {
         }
     }
 
-    /// A new object set with number `id`. Data sets get a meta dnode of as many levels as
-    /// it could ever need; that of the pool grows.
+    /// A new object set with number `id` (`dmu_objset_create_impl`). Data sets get a meta dnode of as many levels as it could
+    /// ever need; that of the pool grows.
     pub(super) fn new(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<Unwritten> {
         let base = ObjectSet::open(store, id, BlockPointer::HOLE)?;
         let mut this = Unwritten::of(base, Protection::Plain);

@@ -519,7 +519,7 @@ impl<'o> Fat<'o> {
         Ok(LeafMut::open(self.block_mut(blkid)?)?)
     }
 
-    /// Puts an entry into its leaf, which is split as often as need be (`fzap_add`, `fzap_update`).
+    /// Puts an entry into its leaf, which is split as often as need be (`fzap_add`, `fzap_update`, `fzap_add_cd`).
     fn put(
         &mut self,
         key: &Key<'_>,

@@ -1,4 +1,4 @@
-//! Which blocks a redaction list has to have (`perform_thread_merge`, `perform_redaction`).
+//! Which blocks a redaction list has to have (`perform_thread_merge`, `perform_redaction`, `redact_traverse_thread`).
 //!
 //! ```text
 //! snapshot 1 ── walk ─┐

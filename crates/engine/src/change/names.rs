@@ -62,7 +62,7 @@ pub fn misnamed(name: &str, expected: Expected) -> Option<String> {
     Some(why.into())
 }
 
-/// Checks a name that something is to get.
+/// Checks a name that something is to get (`zfs_name_valid`).
 ///
 /// # Errors
 /// [`ChangeError::Name`].

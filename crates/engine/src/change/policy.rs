@@ -126,7 +126,7 @@ fn permission_for(property: &str) -> &str {
 }
 
 impl<'a> Operation<'a> {
-    /// The table.
+    /// The table (`zfs_secpolicy_snapshot_perms`, `zfs_secpolicy_destroy_perms`).
     fn needs(&'a self) -> Vec<Need<'a>> {
         match self {
             Operation::Create { name, properties } => {

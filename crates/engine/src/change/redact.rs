@@ -100,7 +100,8 @@ struct Making {
 }
 
 impl Changes {
-    /// Makes a redaction bookmark of a snapshot, or goes on with one that was interrupted. It ends early once `stops` says so.
+    /// Makes a redaction bookmark of a snapshot, or goes on with one that was interrupted (`zfs_ioc_redact`). It ends early
+    /// once `stops` says so.
     ///
     /// # Errors
     /// See [`RedactRefused`]. A bookmark that was made stays, and is gone on with by the same call.

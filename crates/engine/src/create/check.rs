@@ -338,6 +338,7 @@ pub(super) fn replication(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Cr
     Ok(())
 }
 
+/// Refuses top-level vdevs that withstand something else than the others, or than the pool's (`get_replication`).
 fn levels(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let now = match spec.pool.and_then(|p| p.list("vdev_tree")) {
         None => None,

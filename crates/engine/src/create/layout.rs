@@ -351,6 +351,7 @@ fn start(list: &mut NvList, kind: &str, id: Option<u64>) {
     list.set("guid", NvValue::Uint64(0));
 }
 
+/// The config of a leaf (`make_leaf_vdev`).
 fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
     let mut list = NvList::default();
     let disk = leaf.facts.kind == LeafKind::Disk;
@@ -362,7 +363,7 @@ fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
     list
 }
 
-/// The config of a top-level vdev over opened devices of these sizes, without guids.
+/// The config of a top-level vdev over opened devices of these sizes, without guids (`vdev_config_generate`).
 fn top_config(
     spec: &CreateSpec<'_>,
     top: &VdevSpec,

@@ -108,7 +108,8 @@ impl Left {
         self.pending.values().filter_map(|group| group.get(&dataset)).sum()
     }
 
-    /// The bytes that are pending of each dataset. The first one is `dataset`, of which they are `own`.
+    /// The bytes that are pending of each dataset (`dsl_dir_space_towrite`). The first one is `dataset`, of which they are
+    /// `own`.
     fn pending(&self, dataset: u64, own: u64) -> Vec<(u64, u64)> {
         let mut bytes = vec![(dataset, own)];
         let others = self.pending.values().flatten().filter(|(other, _)| **other != dataset);

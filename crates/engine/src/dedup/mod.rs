@@ -311,6 +311,7 @@ impl State {
         }
     }
 
+    /// Takes a reference away from an entry (`ddt_phys_decref`).
     fn release(&mut self, (checksum, key): &Wanted, bp: &BlockPointer) -> Release {
         if self.unreadable.contains(&(*checksum as u8, *key)) {
             return Release::Unreadable;
@@ -334,6 +335,7 @@ impl State {
         Release::Counted
     }
 
+    /// Adds a reference to an entry (`ddt_phys_addref`).
     fn add_reference(&mut self, (checksum, key): &Wanted, bp: &BlockPointer) -> bool {
         let live = self.table(*checksum).live_mut(key);
         let Some(live) = live else { return false };

@@ -184,7 +184,7 @@ impl Table {
         Ok(directory)
     }
 
-    /// Puts changed entries into the active log (`ddt_sync_table_log`).
+    /// Puts changed entries into the active log (`ddt_sync_table_log`, `ddt_log_begin`).
     pub(super) fn log(&mut self, changed: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<()> {
         let directory = self.make_directory(context.tx)?;
         if self.active.object == 0 {
@@ -251,7 +251,7 @@ impl Table {
         Ok(())
     }
 
-    /// Writes the header of the active log, or with the flag [`LOG_FLUSHING`] of the other one.
+    /// Writes the header of the active log, or with the flag [`LOG_FLUSHING`] of the other one (`ddt_log_checkpoint`).
     pub(super) fn write_header(&mut self, flags: u8, tx: &mut Tx<'_>) -> Result<()> {
         let log = if flags & LOG_FLUSHING != 0 { &self.flushing } else { &self.active };
         let point = if log.checkpoint.is_some() { LOG_CHECKPOINT } else { 0 };
@@ -283,7 +283,7 @@ impl Table {
         })
     }
 
-    /// Puts an entry into the ZAP that it belongs to, or takes it out of all (`ddt_sync_flush_entry`).
+    /// Puts an entry into the ZAP that it belongs to, or takes it out of all (`ddt_sync_flush_entry`, `ddt_object_update`).
     pub(super) fn store(&mut self, mut entry: Entry, context: &mut Context<'_, '_>) -> Result<()> {
         free_unreferenced(&mut entry, self.checksum, &mut context.freed);
         let references = entry.phys.references();

@@ -1,5 +1,5 @@
 //! Sequential rebuild: a device that joined a mirror or dRAID is given all that is allocated there, in the order of offsets and
-//! without block pointers (`vdev_rebuild`).
+//! without block pointers (`vdev_rebuild`, `vdev_rebuild_thread`).
 //!
 //! # Idea
 //!

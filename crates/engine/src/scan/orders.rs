@@ -11,7 +11,7 @@ use cenote_store::ScrubStage;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Engine {
-    /// Begins a scrub, or goes on with one that is paused (`spa_scan`).
+    /// Begins a scrub, or goes on with one that is paused (`spa_scan`, `zfs_ioc_pool_scrub`).
     ///
     /// # Errors
     /// A scrub or resilver is under way; the pool is suspended.

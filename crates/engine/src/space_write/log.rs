@@ -1,5 +1,5 @@
 //! Log space maps: one object for what all metaslabs change in a transaction group
-//! (`spa_generate_syncing_log_sm`, `metaslab_flush`).
+//! (`spa_generate_syncing_log_sm`, `metaslab_flush`, `spa_log_sm_t`).
 //!
 //! # Idea
 //!

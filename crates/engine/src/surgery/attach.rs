@@ -47,8 +47,8 @@ struct Plan {
 }
 
 impl Engine {
-    /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`). When this returns it is part of the
-    /// pool, and a resilver gives it what was written before; one that was under way begins anew.
+    /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`, `zfs_ioc_vdev_attach`). When this returns
+    /// it is part of the pool, and a resilver gives it what was written before; one that was under way begins anew.
     ///
     /// # Errors
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;

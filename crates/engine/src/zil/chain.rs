@@ -384,7 +384,7 @@ impl Chain {
     }
 }
 
-/// What is to be written of each block.
+/// What is to be written of each block (`zil_lwb_commit`).
 fn encode_all(
     disk: &Disk,
     pointers: &[BlockPointer],

@@ -192,7 +192,7 @@ pub(super) struct Flight<'a> {
 }
 
 impl Issuer {
-    /// Waits until the queue of itxs is stable up to `wanted` (`None`), or it is for the caller to make it so.
+    /// Waits until the queue of itxs is stable up to `wanted` (`zil_commit_waiter`): then `None`. Or it is for the caller to make it so.
     pub fn wait_for(&self, wanted: u64) -> Option<Issuing<'_>> {
         let mut state = self.state.lock();
         if state.stable >= wanted {
@@ -305,7 +305,8 @@ impl<'a> Issuing<'a> {
         self.stable = end;
     }
 
-    /// All blocks of the queue of itxs up to `end` are written, though not durable. The next commit may write.
+    /// All blocks of the queue of itxs up to `end` are written, though not durable (`zil_lwb_write_done`). The next commit may
+    /// write.
     pub fn launch(self, end: u64) -> Flight<'a> {
         let issuer = self.issuer;
         let mut state = issuer.state.lock();

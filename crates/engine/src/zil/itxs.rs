@@ -255,7 +255,8 @@ impl Itxs {
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
-    /// Takes what the next commit writes; `synced` is the last group that was written, `last` that which gets on disk.
+    /// Takes what the next commit writes (`zil_get_commit_list`, `zil_prune_commit_list`); `synced` is the last group that was
+    /// written, `last` that which gets on disk.
     pub fn take(&mut self, synced: u64, last: u64) -> Batch {
         let waiting = std::mem::take(&mut self.next_commit);
         let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);

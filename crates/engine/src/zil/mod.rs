@@ -110,7 +110,7 @@ impl Suspended {
     }
 }
 
-/// Logs are suspended as long as this lives.
+/// Logs are suspended as long as this lives (`zil_suspend`, `zil_resume`).
 pub(crate) struct Suspension(Suspended);
 
 impl Suspension {
@@ -155,8 +155,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one. `sa_xattrs`: the dataset has the feature `zilsaxattr`;
-    /// `slim`: its blocks begin with their headers, as since version 23.
+    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one (`zil_open`). `sa_xattrs`: the
+    /// dataset has the feature `zilsaxattr`; `slim`: its blocks begin with their headers, as since version 23.
     pub fn new(
         ds_obj: u64,
         header: &ZilHeader,
@@ -200,7 +200,7 @@ impl Log {
         self.sa_xattrs_from.store(txg, Ordering::SeqCst);
     }
 
-    /// Group `txg` is on disk, unless the pool is frozen.
+    /// Group `txg` is on disk, unless the pool is frozen (`zil_clean`).
     pub fn synced(&self, txg: u64) {
         if self.frozen.leaves_out(txg) {
             return;
@@ -213,7 +213,7 @@ impl Log {
         }
     }
 
-    /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`).
+    /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`, `zil_commit_impl`).
     ///
     /// # Errors
     /// The pool is suspended.
@@ -307,7 +307,8 @@ impl Log {
         }
     }
 
-    /// Writes a batch to the log. Returns the vdevs that it is on, which are to be flushed. `None`: it has to be waited for.
+    /// Writes a batch to the log (`zil_process_commit_list`). Returns the vdevs that it is on, which are to be flushed.
+    /// `None`: it has to be waited for.
     fn write_blocks(
         &self,
         shared: &Shared,

@@ -51,7 +51,7 @@ impl DatasetKey {
         DatasetKey { suite, version, guid, keys, derived: Mutex::default() }
     }
 
-    /// A new key: `keys` are the master key, then the key of HMACs, all of them random.
+    /// A new key (`zio_crypt_key_init`): `keys` are the master key, then the key of HMACs, all of them random.
     ///
     /// # Errors
     /// They are more or fewer than the suite takes ([`Suite::key_len`] and [`HMAC_KEY_LEN`] bytes).

@@ -160,9 +160,9 @@ impl ArcCache {
         }
     }
 
-    /// The cache that all pools of the process share which are not given one of their own. Its size is as the tunables
-    /// `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools that it has, and
-    /// others get a new one.
+    /// The cache that all pools of the process share which are not given one of their own (`arc_init`). Its size is as the
+    /// tunables `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools
+    /// that it has, and others get a new one.
     pub fn of_process() -> Arc<ArcCache> {
         static OF_PROCESS: Mutex<Option<Arc<ArcCache>>> = Mutex::new(None);
         let mut known = OF_PROCESS.lock();
@@ -299,7 +299,7 @@ impl ArcCache {
         self.put(Entry { about, ..Entry::bytes(name, data, metadata, Access::Demand) }, true);
     }
 
-    /// Puts an entry in; `replaces`: also where there is one of that name.
+    /// Puts an entry in (`buf_hash_insert`); `replaces`: also where there is one of that name.
     pub(super) fn put(&self, entry: Entry, replaces: bool) {
         if self.is_off() {
             return;
@@ -362,7 +362,7 @@ impl ArcCache {
         });
     }
 
-    /// Moves an entry to the frequent side if it was touched. Whether it was.
+    /// Moves an entry to the frequent side if it was touched (`arc_change_state`). Whether it was.
     fn chance(&self, lists: &mut Lists, at: u32) -> bool {
         let name = lists.nodes[at as usize].name;
         let entries = self.shard(&name).entries.read();
@@ -384,7 +384,7 @@ impl ArcCache {
         }
     }
 
-    /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`).
+    /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`, `arc_evict_hdr`).
     pub(super) fn evict(&self, lists: &mut Lists, gone: &mut Vec<Value>) {
         if let Some(at) = lists.tail(List::Uncached) {
             return self.take_out(lists, at, gone);
@@ -407,7 +407,7 @@ impl ArcCache {
         }
     }
 
-    /// Takes the value of an entry out of its shard.
+    /// Takes the value of an entry out of its shard (`arc_hdr_destroy`).
     fn value_of(&self, lists: &Lists, at: u32) -> Value {
         let name = lists.nodes[at as usize].name;
         let entry = self.shard(&name).entries.write().remove(&name);

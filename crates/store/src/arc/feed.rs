@@ -82,7 +82,7 @@ struct Basket {
 }
 
 impl ArcCache {
-    /// Blocks near the ends of the lists; whether there are some that may be taken later.
+    /// Blocks near the ends of the lists (`l2arc_sublist_lock`); whether there are some that may be taken later.
     pub(crate) fn near_ends(&self, feed: &Feed<'_>) -> (Vec<Fed>, bool) {
         let mut basket = Basket::default();
         let from_head = !self.is_warm();

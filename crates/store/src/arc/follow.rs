@@ -68,7 +68,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// As the tunables say now; `follows`: where they do not, a half of the `usable` memory.
+    /// As the tunables say now (`arc_set_limits`); `follows`: where they do not, a half of the `usable` memory.
     fn now(usable: Option<u64>, follows: bool) -> Bounds {
         Bounds::of(ARC_MIN.get(), ARC_MAX.get(), usable, follows)
     }

@@ -261,7 +261,7 @@ impl Feeder {
         (blocks, later)
     }
 
-    /// Writes blocks. How many bytes were written.
+    /// Writes blocks (`l2arc_write_done`). How many bytes were written.
     fn write(&self, pool: u64, device: &CacheDevice, space: &mut Space, blocks: Vec<Fed>) -> u64 {
         let figures = &self.l2.figures;
         let slots = space.slots.len() as u64;

@@ -128,6 +128,7 @@ impl Rebuild<'_> {
         (count, None)
     }
 
+    /// Reads a log block (`l2arc_log_blk_read`).
     fn read(&self, space: &Space, log: &LogPointer) -> Result<LogBlock, Cut> {
         let at = (log.place, log.props.psize() as usize);
         let read = self.device.read(Priority::AsyncRead, &[at], PATIENCE * 10);
@@ -166,7 +167,7 @@ impl Rebuild<'_> {
         self.l2.charge(self.arc);
     }
 
-    /// The block of an entry, if it can be there.
+    /// The block of an entry, if it can be there (`l2arc_hdr_restore`).
     fn place_of(&self, space: &Space, log: &LogPointer, entry: &Entry) -> Option<(Key, Place)> {
         let [dva0, dva1] = entry.dva;
         let (at, asize) = (entry.place, space.asize(entry.props.psize()));

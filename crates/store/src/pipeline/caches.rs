@@ -139,8 +139,8 @@ impl Store {
         self.arc.insert_block(name, data, is_metadata(bp), access);
     }
 
-    /// What is known of a block that may come to a cache device; else 0. Blocks without a checksum in their pointers stay away from
-    /// there: what is read could be any bytes.
+    /// What is known of a block that may come to a cache device (`l2arc_write_eligible`); else 0. Blocks without a checksum in
+    /// their pointers stay away from there: what is read could be any bytes.
     fn about(&self, bp: &BlockPointer, at: Bookmark) -> u64 {
         let may = has_checksum(bp) && self.policies.may_go_on(bp, at);
         let props = Props::default().sized(bp.lsize(), bp.psize()).compressed(bp.compression());

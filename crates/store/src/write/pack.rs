@@ -130,6 +130,7 @@ fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, Wr
     Ok(BlockPointer::hole(props.object_type, props.level, lsize, txg)?)
 }
 
+/// Protects the bytes as they will be on disk, and makes their checksum (`zio_encrypt`, `zio_checksum_generate`).
 fn physical(
     request: &WriteRequest,
     data: Abd,

@@ -170,7 +170,7 @@ pub(crate) fn reconstruct(
     Some(())
 }
 
-/// Inverts the upper left `m` by `m` part of a matrix, by Gauss-Jordan elimination.
+/// Inverts the upper left `m` by `m` part of a matrix, by Gauss-Jordan elimination (`vdev_raidz_matrix_invert`).
 fn invert(
     mut a: [[u8; MAX_PARITY]; MAX_PARITY],
     m: usize,

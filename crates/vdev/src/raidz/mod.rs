@@ -385,7 +385,7 @@ impl<'a> Read<'a> {
         Some(parts)
     }
 
-    /// Puts the data of a stripe into `into`, column by column.
+    /// Puts the data of a stripe into `into`, column by column (`vdev_raidz_reconstruct_row`).
     fn decode_stripe(
         &self,
         stripe: &Range<usize>,
@@ -514,7 +514,7 @@ impl<'a> Read<'a> {
         None
     }
 
-    /// Reports the columns that differ from what verified, or could not be read.
+    /// Reports the columns that differ from what verified, or could not be read (`raidz_parity_verify`).
     fn verified(&self, block: Abd, faults: &mut Vec<Fault>) -> Abd {
         let is_parity =
             |c: usize| self.stripes.iter().any(|s| s.contains(&c) && c - s.start < self.nparity);

@@ -93,8 +93,8 @@ fn settle(cx: &mut Cx<'_>, mut node: NodeMut, dir: &NodeMut) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Renames `name` in `dir` to `new_name` in `new_dir`; returns what was there and lost its name.
-    /// Two names of the same file: nothing is done.
+    /// Renames `name` in `dir` to `new_name` in `new_dir` (`zfs_log_rename`); returns what was there and lost its name. Two
+    /// names of the same file: nothing is done.
     ///
     /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
     /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
