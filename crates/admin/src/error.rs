@@ -40,7 +40,7 @@ pub enum ErrorKind {
     Told,
 }
 
-/// Why something was not done. Its text is what OpenZFS's tools say.
+/// Why something was not done (`zfs_standard_error`, `libzfs_error_description`). Its text is what OpenZFS's tools say.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 

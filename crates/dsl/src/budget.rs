@@ -27,8 +27,8 @@ impl Budget {
         Arc::new(Budget { most, taken: Mutex::default(), given_back: Condvar::new() })
     }
 
-    /// Waits until there is room for so many bytes. If they are more than the whole budget, it waits until nothing else
-    /// is taken.
+    /// Waits until there is room for so many bytes (`bqueue_enqueue`). If they are more than the whole budget, it waits until
+    /// nothing else is taken.
     pub fn take(self: &Arc<Budget>, bytes: u64) -> Share {
         let mut taken = self.taken.lock();
         while *taken > 0 && taken.saturating_add(bytes) > self.most {

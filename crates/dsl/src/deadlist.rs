@@ -189,7 +189,8 @@ impl Dsl {
         object.map(|o| self.deadlist_at(o)).transpose()
     }
 
-    /// The list of old locations of a dataset's blocks on removed devices, if it has one.
+    /// The list of old locations of a dataset's blocks on removed devices, if it has one
+    /// (`dsl_dataset_get_remap_deadlist_object`).
     pub fn remap_deadlist(&self, d: &Dataset) -> Result<Option<Deadlist>> {
         let object = self.field_u64(d.ds_obj, REMAP_DEADLIST)?;
         object.map(|o| self.deadlist_at(o)).transpose()

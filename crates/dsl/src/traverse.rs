@@ -128,7 +128,7 @@ pub(crate) fn reach(tree: &Tree<'_>) -> u64 {
     first(&tree.bookmark(tree.dnode.levels.saturating_sub(1), pointers), tree.fan())
 }
 
-/// Whether all of a block, and what is below, comes before `mark` (`zbookmark_subtree_completed`).
+/// Whether all of a block, and what is below, comes before `mark` (`zbookmark_subtree_completed`, `zbookmark_compare`).
 fn is_before(at: &Bookmark, fan: u32, mark: Mark) -> bool {
     let end = first(&Bookmark { blkid: at.blkid.saturating_add(1), ..*at }, fan);
     let own = match at.object {

@@ -452,8 +452,7 @@ impl Engine {
         self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive(raw))
     }
 
-    /// Forgets an open dataset, once all of it is on disk. Its users cannot change it
-    /// any more.
+    /// Forgets an open dataset, once all of it is on disk (`dmu_objset_disown`). Its users cannot change it any more.
     ///
     /// # Errors
     /// The pool is suspended.
@@ -555,7 +554,7 @@ impl Engine {
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
-    /// reason to, and does not wait for it. Its outcome is not reported.
+    /// reason to, and does not wait for it (`dsl_sync_task_nowait`). Its outcome is not reported.
     ///
     /// # Errors
     /// The pool is suspended.
@@ -631,7 +630,7 @@ impl Engine {
     }
 
     /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends (`spa_export`, `spa_destroy`,
-    /// `zfs_ioc_pool_export`). Nothing may be mounted.
+    /// `zfs_ioc_pool_export`, `spa_unload`, `spa_deactivate`). Nothing may be mounted.
     ///
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.

@@ -35,7 +35,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Keeps a dataset as it is until it is dropped.
+/// Keeps a dataset as it is until it is dropped (`dsl_dataset_long_rele`).
 pub struct LongHold {
     shared: Arc<Shared>,
     ds_obj: u64,
@@ -135,7 +135,7 @@ impl Engine {
         Ok((making, known))
     }
 
-    /// Whether a dataset has a long hold.
+    /// Whether a dataset has a long hold (`dsl_dataset_long_held`).
     pub fn is_held(&self, ds_obj: u64) -> bool {
         self.shared.datasets.is_held(ds_obj)
     }

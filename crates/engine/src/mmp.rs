@@ -88,7 +88,8 @@ fn interval() -> Duration {
     Duration::from_millis(MULTIHOST_INTERVAL.get())
 }
 
-/// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`); 0: none do.
+/// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`,
+/// `zfs_multihost_fail_intervals`); 0: none do.
 fn fail_intervals() -> u64 {
     match MULTIHOST_FAIL_INTERVALS.get() {
         0 => 0,

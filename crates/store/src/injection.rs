@@ -204,7 +204,7 @@ impl Expected<'_> {
     }
 }
 
-/// A block that its key does not vouch for.
+/// A block that its key does not vouch for (`zio_handle_decrypt_injection`).
 pub(crate) fn forged(bp: &BlockPointer, at: Bookmark) -> BlockError {
     let source = DecodeError::invalid("block", "injected error").into();
     BlockError::Authentication { at, bp: Box::new(*bp), source }

@@ -193,7 +193,8 @@ impl VdevTree {
         Ok(configs)
     }
 
-    /// Writes the labels `which` of some top-level vdevs and flushes them; in the same flush the top-level vdevs `too`.
+    /// Writes the labels `which` of some top-level vdevs and flushes them (`vdev_label_write`); in the same flush the
+    /// top-level vdevs `too`.
     fn write_configs(
         &self,
         tops: &[&Top],

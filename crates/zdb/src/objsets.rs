@@ -400,6 +400,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// A bookmark (`dump_bookmark`).
     fn bookmark(&mut self, name: &str, b: &cenote_format::dsl::BookmarkPhys) -> Result<(), Stop> {
         let short = name.split('#').next_back().unwrap_or(name);
         writeln!(

@@ -140,6 +140,7 @@ impl Zdb<'_> {
         Ok(code)
     }
 
+    /// The vdev of a path of numbers such as `0.1`, or of a device's name (`zdb_vdev_lookup`).
     fn find_vdev(&self, name: &str) -> Option<Arc<Vdev>> {
         let vdevs = self.pool.store().vdevs();
         let root = vdevs.root();
@@ -294,6 +295,7 @@ impl Zdb<'_> {
         Ok(None)
     }
 
+    /// Shows the bytes of a block as they were asked for (`zdb_dump_block`).
     fn show_block(&mut self, thing: &str, spec: &Spec, mut block: Vec<u8>) -> Result<(), Stop> {
         let flags = &spec.flags;
         let order = if flags.swap { ByteOrder::Big } else { ByteOrder::Little };

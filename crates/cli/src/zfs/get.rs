@@ -97,7 +97,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Prints lines under a header. The source column is as wide as the longest inheritance could
+    /// Prints lines under a header (`zprop_print_one_property`). The source column is as wide as the longest inheritance could
     /// be, as OpenZFS has it.
     pub fn print(&self, lines: &[Line], names: usize, out: &mut dyn Write) -> io::Result<()> {
         let widest = |f: &dyn Fn(&Line) -> usize| lines.iter().map(f).max().unwrap_or(0);

@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "fo:sw", refused: "", refused_long: &[] };
 
-/// Runs `zpool attach`.
+/// Runs `zpool attach` (`zpool_vdev_attach`).
 pub fn attach(args: &[OsString], ctx: &mut Context) -> Outcome {
     join(args, false, ctx)
 }
 
-/// Runs `zpool replace`.
+/// Runs `zpool replace` (`zpool_vdev_attach`).
 pub fn replace(args: &[OsString], ctx: &mut Context) -> Outcome {
     join(args, true, ctx)
 }

@@ -277,7 +277,8 @@ impl Run<'_> {
         Ok(out)
     }
 
-    /// A block of dnodes of a raw stream with its seal: the one that came, or that it has on disk.
+    /// A block of dnodes of a raw stream with its seal (`dbuf_prepare_encrypted_dnode_leaf`): the one that came, or that it
+    /// has on disk.
     fn sealed(&self, work: &Work, at: At, data: Payload) -> Payload {
         let is_dnodes = self.raw && at.level == 0 && work.number == META_DNODE;
         let Some(plain) = data.plain().filter(|_| is_dnodes) else { return data };

@@ -293,6 +293,7 @@ impl SyncingSet {
         Ok(Work { dirty, least_levels, ..Work::of(META_DNODE, phys) })
     }
 
+    /// Puts the bytes of a dnode into the block of dnodes that it is in (`dmu_objset_sync_dnodes`).
     fn put_dnode(
         &self,
         dirty: &mut BTreeMap<u64, Vec<u8>>,

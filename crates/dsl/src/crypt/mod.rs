@@ -109,7 +109,7 @@ impl Dsl {
         }
     }
 
-    /// Loads the key of the encryption root `d` (`spa_keystore_load_wkey`, `zfs_ioc_load_key`).
+    /// Loads the key of the encryption root `d` (`spa_keystore_load_wkey`, `zfs_ioc_load_key`, `lzc_load_key`).
     ///
     /// # Errors
     /// It is not encrypted, or not an encryption root; the key is another one, or loaded already.

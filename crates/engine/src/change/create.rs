@@ -216,7 +216,7 @@ impl Changes {
         Ok(settings)
     }
 
-    /// Creates a file system or volume (`zfs_ioc_create`).
+    /// Creates a file system or volume (`zfs_ioc_create`, `lzc_create`).
     ///
     /// # Errors
     /// The name or a property is not right, there is no parent, there is no space for what it would

@@ -138,8 +138,8 @@ pub fn reclaimed(dsl: &Dsl, head: &Dataset, chosen: &[Dataset]) -> Result<u64> {
 type Refused = (String, ChangeError);
 
 impl Changes {
-    /// Destroys snapshots (`zfs_ioc_destroy_snaps`): all or none of them. Those that are not there are no obstacle. With
-    /// `defer`, those that are held or have clones go with the last of them.
+    /// Destroys snapshots (`zfs_ioc_destroy_snaps`, `lzc_destroy_snaps`): all or none of them. Those that are not there are no
+    /// obstacle. With `defer`, those that are held or have clones go with the last of them.
     ///
     /// # Errors
     /// What is in the way, by name; with an empty name if it is not one of them.
@@ -197,7 +197,8 @@ impl Changes {
         done.map_err(|e| vec![(String::new(), e)])?
     }
 
-    /// Destroys a file system or volume that nothing depends on (`zfs_ioc_destroy`). What it has is freed in the background.
+    /// Destroys a file system or volume that nothing depends on (`zfs_ioc_destroy`, `lzc_destroy`). What it has is freed in
+    /// the background.
     ///
     /// # Errors
     /// It is not there; something depends on it.

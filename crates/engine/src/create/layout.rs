@@ -450,8 +450,8 @@ fn aux(
     Ok(list)
 }
 
-/// The `ashift` of a top-level vdev over these leaves; see the head of this file. `None`: there is
-/// no `ashift` that the devices can do.
+/// The `ashift` of a top-level vdev over these leaves (`vdev_best_ashift`); see the head of this file. `None`: there is no
+/// `ashift` that the devices can do.
 fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
     let facts = || leaves.iter().map(|l| l.facts);
     let logical = facts().map(|f| f.logical_shift.max(asked)).max()?;

@@ -229,7 +229,7 @@ impl Dedup {
     }
 }
 
-/// Looks for keys in all ZAPs of a table.
+/// Looks for keys in all ZAPs of a table (`ddt_zap_lookup`).
 fn look_up(base: &Arc<ObjectSet>, table: &ddt::Table, keys: Vec<Key>) -> Vec<Found> {
     let mut entries: Vec<Result<Option<Entry>>> = keys.iter().map(|_| Ok(None)).collect();
     for stored in &table.stored {

@@ -236,6 +236,7 @@ impl Table {
         Ok(())
     }
 
+    /// Makes the two logs of a table (`ddt_log_alloc`).
     fn make_logs(&mut self, directory: u64, tx: &mut Tx<'_>) -> Result<()> {
         for (log, flags) in [(&mut self.active, 0), (&mut self.flushing, LOG_FLUSHING)] {
             (log.length, log.first_txg, log.checkpoint) = (0, tx.txg, None);

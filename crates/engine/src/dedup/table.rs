@@ -25,7 +25,7 @@ pub(super) enum From {
     Flushing,
 }
 
-/// An entry of the group that is being written (`ddt_entry_t`).
+/// An entry of the group that is being written (`ddt_entry_t`, `ddt_alloc`).
 #[derive(Debug)]
 pub(super) struct Live {
     pub entry: Entry,

@@ -218,7 +218,7 @@ fn rebuilt(tree: &VdevTree, root: &NvList, top: u64) -> Vec<Arc<Vdev>> {
 }
 
 impl Shared {
-    /// Has a thread go on with rebuilds, if there are any.
+    /// Has a thread go on with rebuilds, if there are any (`vdev_rebuild_restart`).
     pub(crate) fn wake_rebuild(self: &Arc<Self>) {
         if self.is_rebuilding() {
             self.rebuilder.background.wake(self, NAME, Shared::rebuild);

@@ -79,8 +79,8 @@ pub enum RemoveError {
 }
 
 impl Engine {
-    /// Removes the spare, cache device or top-level vdev with this guid. Of a vdev that holds data it begins to copy that to
-    /// others. Beside a checkpoint top-level vdevs stay: the state that it has is on them.
+    /// Removes the spare, cache device or top-level vdev with this guid (`zfs_ioc_vdev_remove`). Of a vdev that holds data it
+    /// begins to copy that to others. Beside a checkpoint top-level vdevs stay: the state that it has is on them.
     ///
     /// # Errors
     /// See [`RemoveError`].

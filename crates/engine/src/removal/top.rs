@@ -107,7 +107,7 @@ fn can_be_copied(allocator: &Allocator, tree: &VdevTree, top: &Vdev) -> bool {
 }
 
 impl Engine {
-    /// Begins to remove a vdev that holds data: threads copy what is on it to others.
+    /// Begins to remove a vdev that holds data (`spa_vdev_remove_top`): threads copy what is on it to others.
     pub(super) fn remove_top(&self, top: &Arc<Vdev>) -> Result<(), RemoveError> {
         let id = top.id();
         check(self, &self.shared.disk.tree(), top)?;
@@ -186,7 +186,7 @@ impl Engine {
 }
 
 impl SyncContext<'_> {
-    /// What the pending MOS says of the last removal.
+    /// What the pending MOS says of the last removal (`spa_removal_get_stats`).
     pub(super) fn removal(&mut self) -> DslResult<Option<Removing>> {
         Ok(removal_of(self.tx.mos)?)
     }

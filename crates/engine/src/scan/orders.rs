@@ -82,7 +82,7 @@ impl Engine {
         self.shared.pause_scrub()?
     }
 
-    /// Gives up a scrub (`spa_scan_stop`).
+    /// Gives up a scrub (`spa_scan_stop`, `dsl_scan_cancel`).
     ///
     /// # Errors
     /// No scrub is under way, or a resilver is; the pool is suspended.

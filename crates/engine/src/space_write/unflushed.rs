@@ -1,5 +1,5 @@
-//! What each metaslab has unflushed, in memory (`ms_unflushed_allocs`, `ms_unflushed_frees`): changes
-//! that are in logs, but not in its own map.
+//! What each metaslab has unflushed, in memory (`ms_unflushed_allocs`, `ms_unflushed_frees`,
+//! `metaslab_unflushed_changes_memused`): changes that are in logs, but not in its own map.
 //!
 //! # Structures
 //!

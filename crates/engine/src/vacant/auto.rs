@@ -41,8 +41,8 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// A transaction group is on disk. What was freed comes back with later ones: if that is much, and nothing else
-    /// asks for them, this does.
+    /// A transaction group is on disk (`vdev_autotrim_kick`). What was freed comes back with later ones: if that is much, and
+    /// nothing else asks for them, this does.
     pub fn group_done(&self, shared: &Shared) {
         let (deferred, synced) = (shared.disk.allocator.deferred(), shared.tx_state.synced_txg());
         // What a reader or a hold keeps comes back with no group as long as that lasts.
@@ -104,7 +104,7 @@ impl Auto {
 }
 
 impl Engine {
-    /// Does as the property `autotrim` says from now on.
+    /// Does as the property `autotrim` says from now on (`vdev_autotrim_restart`).
     pub(crate) fn follow_autotrim(&self) {
         let on = self.pool().get("autotrim").is_some_and(|set| set.exact == "on");
         let (shared, auto) = (&self.shared, &self.shared.vacant.auto);

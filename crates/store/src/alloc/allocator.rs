@@ -433,7 +433,7 @@ impl Allocator {
         None
     }
 
-    /// The most physical bytes below `psize` that are sure to fit in a segment of the class.
+    /// The most physical bytes below `psize` that are sure to fit in a segment of the class (`metaslab_largest_allocatable`).
     fn largest(&self, class: Class, psize: u64) -> u64 {
         let layout = self.layout();
         let groups = layout.classes.get(&class).map_or(&[][..], |class| &class.groups);

@@ -275,8 +275,9 @@ impl ArcCache {
         self.insert_block((name, 0), data, metadata, access);
     }
 
-    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
-    /// would push out too much for one reader. `about` is what is known of one that may come to a cache device, else 0.
+    /// Adds a block after a miss (`arc_read_done`, `arc_hdr_alloc`), unless it is there. What takes more than a quarter of the
+    /// budget is not kept: it would push out too much for one reader. `about` is what is known of one that may come to a cache
+    /// device, else 0.
     pub(crate) fn insert_block(
         &self,
         (name, about): (Name, u64),

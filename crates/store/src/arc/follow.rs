@@ -162,7 +162,8 @@ impl State {
         budget.clamp(min, max)
     }
 
-    /// Whether to give memory back now that eviction left so many bytes of it: where that is worth it, and once a second where memory is short.
+    /// Whether to give memory back now that eviction left so many bytes of it (`arc_kmem_reap_soon`): where that is worth it,
+    /// and once a second where memory is short.
     fn gives_back(&mut self, bytes: u64, now: Instant) -> bool {
         let lately = self.given_back.is_some_and(|at| now < at + BETWEEN_GIVING_BACK);
         let gives = bytes >= WORTH_GIVING_BACK || self.short && !lately;
@@ -207,14 +208,15 @@ fn reserve(usable: Option<u64>) -> u64 {
 }
 
 impl ArcCache {
-    /// Takes the size that tunables say now, unless a thread follows memory: that does it.
+    /// Takes the size that tunables say now, unless a thread follows memory (`arc_tuning_update`): that does it.
     pub(super) fn follow_tunables(&self) {
         if !self.following.by_memory.load(Relaxed) {
             self.take_size(None, false);
         }
     }
 
-    /// Takes the size that tunables and memory say now. How long the next look may take.
+    /// Takes the size that tunables and memory say now (`arc_reclaim_needed`, `arc_reduce_target_size`). How long the next
+    /// look may take.
     fn follow_memory(&self, places: &Places, pressed: bool) -> Duration {
         self.following.by_memory.store(true, Relaxed);
         self.empty_if_off();

@@ -356,7 +356,7 @@ impl Feeder {
         }
     }
 
-    /// Trims all of a device with nothing on it, if that is wanted.
+    /// Trims all of a device with nothing on it, if that is wanted (`vdev_trim_l2arc`).
     fn trim_all(&self, device: &CacheDevice, space: &mut Space) {
         if t::L2ARC_TRIM_AHEAD.get() == 0 || !device.leaf().can_trim() {
             return;

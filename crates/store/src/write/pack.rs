@@ -39,7 +39,8 @@ impl Physical {
     }
 }
 
-/// Packs the block of a request, with `params` if it is encrypted. `unit` is the size of the smallest sector of the pool.
+/// Packs the block of a request, with `params` if it is encrypted (`zio_write_bp_init`). `unit` is the size of the smallest
+/// sector of the pool.
 pub(super) fn pack(
     request: &WriteRequest,
     params: Option<BlockParams>,

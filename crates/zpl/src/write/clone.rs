@@ -1,4 +1,4 @@
-//! Copying ranges of files, by cloning where that can be (`zfs_clone_range`).
+//! Copying ranges of files, by cloning where that can be (`zfs_clone_range`, `zfs_log_clone_range`).
 //!
 //! # Idea
 //!

@@ -215,7 +215,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`).
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`, `zfs_log_link`).
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let cost = Cost { write: super::cost::CREATE, objects: 0, frees: false };
         self.change(cost, |cx| {

@@ -99,7 +99,7 @@ struct Target {
     root: Option<u64>,
 }
 
-/// A receive that has begun.
+/// A receive that has begun (`dmu_recv_cookie_t`).
 pub struct Receiving {
     engine: Arc<Engine>,
     permit: Permit,
