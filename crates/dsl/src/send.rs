@@ -1,4 +1,4 @@
-//! Send streams of snapshots (`dmu_send`).
+//! Send streams of snapshots (`dmu_send`, `zfs_ioc_send_new`).
 //!
 //! A stream says what changed since a transaction group: for a full stream the first of all, for an incremental
 //! one that of the snapshot it starts from. The blocks of dnodes are walked in order; each that changed brings

@@ -1,4 +1,22 @@
 //! What can go wrong, and whether it passes.
+//!
+//! # Structures
+//!
+//! A [`Cause`] says why one request failed, an [`Error`] what an operation on a space came to. A failed request is an error with its
+//! cause; other errors tell of the space: damaged, absent, taken over by another import (`Fenced`), looked at and changed since
+//! (`Outrun`), without its root (`Rootless`).
+//!
+//! # Algorithm
+//!
+//! The cause of a request follows from the code in the store's answer, then from its status, then from the kind of the client's error.
+//! What nothing is known of counts as a store that cannot serve now. Three questions decide what callers do:
+//!
+//! - `transient`: the same request may succeed later, so it is tried again.
+//! - `is_outage`: the store is away or refuses this host. That says nothing about the bytes, and no block counts as lost.
+//! - `is_elsewhere`: another host has the pool, or has gone on with it. That says nothing about the bytes either.
+//!
+//! What a store says is shortened for users: its code and message, or its status, without the queries of addresses, which may hold
+//! secrets.
 
 use std::fmt;
 

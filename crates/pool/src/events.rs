@@ -93,7 +93,8 @@ pub fn learn(pool: &Pool) {
     }
 }
 
-/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them.
+/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them
+/// (`zfs_agent_post_event`).
 pub fn act_by(store: &Arc<Store>, act: Act) {
     let mut pools = POOLS.lock();
     let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(store));
@@ -107,7 +108,8 @@ pub fn failmode(store: &Store) -> String {
     owner_of(store).map_or_else(|| "wait".into(), |owner| owner.failmode)
 }
 
-/// The events after the one with this number, oldest first, and how many of them are not kept any more.
+/// The events after the one with this number, oldest first, and how many of them are not kept any more
+/// (`zfs_ioc_events_next`).
 pub fn since(eid: u64) -> (Vec<Event>, u64) {
     let ring = RING.lock();
     let kept = ring.events.iter().filter(|event| event.eid > eid).cloned().collect::<Vec<_>>();

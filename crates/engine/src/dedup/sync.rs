@@ -1,4 +1,29 @@
 //! Entries on their way to disk (`ddt_sync_table`, `ddt_sync_flush_entry`, `ddt_log_entry`).
+//!
+//! # Algorithm
+//!
+//! `Dedup::sync` takes the tables and writes one after the other, in the first pass of a group:
+//!
+//! 1. Live entries that did not change go back to where they were. Of the others the variants without references are let go: their
+//!    blocks are free. An entry that came and went in the group leaves nothing.
+//! 2. A table without logs (version 0) stores each changed entry in its ZAP. A table with logs appends them to its active log, and then
+//!    flushes some of what is logged (`flush`).
+//! 3. An entry is stored by its references: in the ZAP of entries with several, or in that of entries with one. It is removed from the
+//!    ZAP where it was before. Without references it is in no ZAP.
+//! 4. Histograms are written. When all ZAPs are empty they are destroyed, and once the logs are empty the table's directory as well.
+//!
+//! Objects are made when they are first needed: the directory (with the feature `fast_dedup` counted), the logs, the ZAPs.
+//!
+//! # On disk
+//!
+//! The object of statistics has the histogram of each ZAP by the ZAP's name. The directory of a table (`DDT-` and the checksum's name)
+//! has version, flags, ZAPs and logs. A log is a row of blocks of records, with its length and checkpoint in the bonus buffer.
+//!
+//! # Invariants
+//!
+//! - No table comes up while the tables are written.
+//! - An entry is in one log: what comes into the active log leaves the other one.
+//! - A block of records is no longer than a block of the log.
 
 use super::table::{From, Layout, Live, Table};
 use super::{Dedup, FAST};

@@ -1,4 +1,21 @@
 //! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
+//!
+//! # Algorithm
+//!
+//! 1. Before the sync task: devices that may not answer are asked (the scratch area of a RAID-Z vdev that is expanded), so that no group
+//!    waits for them.
+//! 2. In the sync task what cannot be attached is refused, in OpenZFS's words: beside a checkpoint, a removal that copies, another
+//!    kind of resilver; a device that is too small, has larger sectors, or is in the pool already.
+//! 3. A RAID-Z vdev that gets a device is expanded (`reflow`). Otherwise a vdev of the type mirror, replacing or spare is put above both
+//!    leaves, unless there is one.
+//! 4. The new leaf gets a ZAP and its labels, and is opened. It counts as lacking all groups up to those under way. The tree with it
+//!    takes the place of the pool's.
+//! 5. Once the group is on disk: events, then a rebuild, an expansion or a resilver begins. An import begins the resilver at the latest.
+//!
+//! # Invariants
+//!
+//! - A device whose labels cannot be written, or that is not of use then, does not join: the task fails as a whole.
+//! - A resilver and a sequential rebuild are not under way together.
 
 use super::{
     CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare, without_place,

@@ -274,7 +274,8 @@ fn is_able(activity: Activity, leaf: &Vdev) -> bool {
 }
 
 impl Engine {
-    /// Begins an activity of the leaf with this guid, or stops it (`spa_vdev_trim`, `spa_vdev_initialize`).
+    /// Begins an activity of the leaf with this guid, or stops it (`spa_vdev_trim`, `spa_vdev_initialize`,
+    /// `zfs_ioc_pool_trim`, `zfs_ioc_pool_initialize`).
     ///
     /// # Errors
     /// See [`ActivityError`].

@@ -1,4 +1,29 @@
-//! The cache itself: what readers and writers of all pools call.
+//! The cache itself (`arc_init`, `arc_read_done`, `arc_evict`): what readers and writers of all pools call.
+//!
+//! # Structures
+//!
+//! An `ArcCache` has the lists of all entries under one lock, the tables with their values (the shards) under a lock each, and a list of
+//! its owners. Owners are pools, by number. A name carries the number of its pool, so pools do not see each other's entries.
+//!
+//! # Algorithm
+//!
+//! - A hit reads one shard and notes the touch. It does not take the lists.
+//! - To put an entry in, a thread takes the lists, applies the notes of the entry's shard, evicts until there is room, and adds
+//!   the node and the value. A value that takes the place of one of the same size changes in its shard alone.
+//! - Values that leave are collected, and dropped after the lists.
+//! - Work on many entries (`resize`, `forget_all`, `forget_where`) holds the lists for a bounded number of them at a time.
+//! - The table of decoded objects that is gone is *buried*: its entries are never found again. They are taken out later, those of
+//!   many tables in one pass.
+//!
+//! # Failure
+//!
+//! The lists are checked after they were changed. If a check fails, or a thread panics while it has them, the cache goes *off* for
+//! good: readers find nothing, nothing is taken in, and each pool that uses it is told. Pools that are opened later get a new one.
+//!
+//! # Invariants
+//!
+//! - No entry takes more than a quarter of the budget when it is put in.
+//! - No value is dropped and no owner is told with the lists.
 
 use super::feed::Sleeper;
 use super::follow::{Bounds, Following};
