@@ -1,6 +1,6 @@
 //! Devices that come to the places of those that are away (OpenZFS's `zfs_mod`: `zfs_process_add`, `zfs_deliver_check`).
 //!
-//! A leaf is *away* ([`Lack`]) if its device was not there, or was another one, when it was to be opened, if it stopped answering and its
+//! A leaf is *away* ([`Lack`]) if its device was not there, or was another one, when it should have been opened, if it stopped answering and its
 //! path leads elsewhere by now, or if it had too many errors. What is at the place of such a leaf is looked at
 //! ([`Shared::look_for_missing`]): its path, for disks also the physical place that OpenZFS noted (`phys_path`, below
 //! `/dev/disk/by-path`), and the disk of a partition that OpenZFS made. If the labels there are the leaf's own, it is brought back. If there

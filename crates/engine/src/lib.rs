@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `txg` | the open group, and how it is quiesced |
 //! | `throttle` | how fast changes enter groups |
-//! | `datasets` | datasets that are open for writing; who may write how much |
+//! | `datasets` | datasets that are open for writing; how much each may write |
 //! | `room` | what is left in the pool, and what of it is reserved for whom |
 //! | `quota` | whether quotas let a change in |
 //! | [`task`] | sync tasks |
@@ -343,7 +343,7 @@ impl Shared {
         self.queue.fail_all(why);
     }
 
-    /// Has threads that nobody waits for suspend the pool if they find that its state is not what it must be.
+    /// Has threads that no thread waits for suspend the pool if they find that its state is not what it must be.
     fn listen(self: &Arc<Self>) {
         for alarm in self.disk.alarms() {
             let shared = Arc::downgrade(self);
@@ -470,7 +470,7 @@ impl Engine {
             }
             return Err(e);
         }
-        // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
+        // It cannot be used any more, whatever became of its log: it must not be in the way of an order that gives the log up.
         self.shared.datasets.close(ds_obj);
         Ok(log_closed?)
     }
@@ -767,7 +767,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Work::End => break,
         }
         let txg = shared.tx_state.synced_txg();
-        // Those who wait are told, whatever happens.
+        // Threads that wait are told, whatever happens.
         let sync = || Store::holding_reads(|| core.lock().sync(shared));
         let synced = caught(|| Store::vouch(sync));
         let why = match synced {

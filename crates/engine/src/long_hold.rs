@@ -146,7 +146,7 @@ impl Engine {
             return Some("a stream is received into it".into());
         }
         let holders = self.shared.datasets.holders(ds_obj);
-        // A mount is easily found; who reads is not.
+        // A mount is easily found; a reader is not.
         let of = |wanted: fn(&Holder) -> bool| holders.iter().find(|h| wanted(h));
         let told = of(|h| matches!(h, Holder::Reader(_))).or(holders.first());
         told.map(ToString::to_string)

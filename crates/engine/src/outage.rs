@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Whether logs that wait for their replay have blocks on a log vdev that has none of others.
+    /// Whether logs that wait for their replay have blocks on a log vdev that has no blocks of other logs.
     fn logs_wait_on(&self, vdev: u64) -> bool {
         let any = !self.shared.unreplayed.lock().heads().is_empty();
         any && !self.shared.disk.allocator.is_empty(vdev)

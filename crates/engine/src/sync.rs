@@ -302,7 +302,7 @@ impl Core {
 
     /// Makes the mapping of a removed vdev shorter, if that is worth it.
     fn condense_mapping(&mut self, disk: &Disk, txg: u64) -> Result<()> {
-        // Who began to read before the last group may still follow a pointer to a removed vdev.
+        // A reader that began before the last group may still follow a pointer to a removed vdev.
         if disk.allocator.is_held_since(txg.saturating_sub(2)) {
             return Ok(());
         }

@@ -9,7 +9,7 @@
 //! # Algorithm
 //!
 //! - [`Space::create`] stores a first root below a prefix that has no other objects. The first epoch is random: late requests for an
-//!   older pool with this prefix meet none of the new names.
+//!   older pool with this prefix do not meet the new names.
 //! - [`Space::look`] finds the root and changes nothing. [`Found::view`] reads the index, and the space can then only be read.
 //! - [`Found::open`] reads the index, and stores a root with a new epoch: all other hosts are refused from then on.
 //! - The index is the directory of the last checkpoint with the log applied. Only pages that the log changes are read for that.

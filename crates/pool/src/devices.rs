@@ -347,7 +347,7 @@ impl DeviceSet {
         self.aside.read().get(&guid).copied()
     }
 
-    /// Lets go of the device with this guid, once those who read from it at the moment have done so.
+    /// Lets go of the device with this guid, once the reads from it that are under way have ended.
     pub fn forget(&self, guid: u64) {
         let Some(found) = self.by_guid.write().remove(&guid) else { return };
         if is_by_network(&found.path) {

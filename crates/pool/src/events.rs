@@ -49,7 +49,7 @@ struct Known {
     failmode: String,
     /// The vdevs whose slow requests are not listed (`slow_io_events=off`).
     quiet: Vec<u64>,
-    /// How many errors are too many, and who acts by that.
+    /// How many errors are too many, and what acts by that.
     bounds: Arc<Bounds>,
     act: Option<Act>,
 }
@@ -127,7 +127,7 @@ pub fn wait(eid: u64, ends: impl Fn() -> bool) {
     }
 }
 
-/// Has those who [`wait`] for events look whether they are to end.
+/// Has threads that [`wait`] for events look whether they must end.
 pub fn wake() {
     let _ring = RING.lock();
     NEWS.notify_all();

@@ -138,7 +138,7 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
-        // Who inspects a pool is to see what is on its own devices.
+        // An inspection must see what is on the pool's own devices.
         if !options.skip_activity_check {
             pool.use_caches();
         }

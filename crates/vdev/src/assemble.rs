@@ -299,7 +299,7 @@ fn build(
         _ => nparity,
     };
     let own = above.of(config, kind)?;
-    // One that is joining has nothing of what there is.
+    // A device that is joining holds nothing yet.
     let holding = child_configs.len() - usize::from(widths.reflow.is_some());
     let here = own.below(kind, holding, shape.as_ref());
     let draid = shape.and_then(|shape| Layout::new(shape, here.ashift));

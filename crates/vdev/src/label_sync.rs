@@ -27,7 +27,7 @@
 //! - During 2, some uberblocks of `T` may exist. If none does, it is as during 1: the slot of `T` is
 //!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
 //!   If any does, `T` is the best; its blocks and the even labels are durable since step 1.
-//!   The odd ones are those of `S`, older and still right where nothing changed, and the
+//!   The odd labels are from `S`, older and still right where nothing changed, and the
 //!   newest that is not too new is taken.
 //! - During 3, the uberblock of `T` is durable, as are the even labels.
 //!

@@ -483,7 +483,7 @@ impl Copier<'_> {
         let places: Vec<Place> = pieces.iter().map(|piece| self.place(*piece)).collect();
         let ranges: Vec<_> = places.iter().map(|place| place.range.clone()).collect();
         let claim = {
-            // What is being written now is not read by half, and who lacks what was written is known.
+            // What is being written now is not read by half, and it is known which leaves lack what was written.
             let _alone = writer.healing.write();
             writer.copying.claim(vdev, places, self.reserved)
         };

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //!
-//! - Who is held has no lock that others need but those of the transaction group that is being written.
+//! - A thread that is held has no lock that other threads need but the locks of the transaction group that is being written.
 //! - `held` and `retrying` count threads; while one of them is not 0 its thread is in [`Suspension::persist`].
 
 use cenote_format::less;

@@ -584,7 +584,7 @@ impl Vdev {
         self.widths.read().clone()
     }
 
-    /// How many children hold what there is: all but one that is joining.
+    /// How many children hold data: all but one that is joining.
     pub(crate) fn holding(&self) -> usize {
         less!(
             self.children.len(),

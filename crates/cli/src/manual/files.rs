@@ -1,6 +1,6 @@
 //! What the manual says about files: what each is, and which commands read it.
 //!
-//! A test looks for all names of files that the sources have, so that none of them is missing here.
+//! A test looks for all names of files that the sources have, so that no file is missing here.
 
 use super::environment::{Heeded, heeded};
 

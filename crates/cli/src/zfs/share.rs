@@ -1,5 +1,5 @@
 //! `zfs share` and `zfs unshare` (`zfs_do_share`, `zfs_do_unshare`). Nothing is shared: what `sharenfs` and `sharesmb` ask for
-//! is refused by name. Scripts that share and unshare all that there is (`-a`) go on where nothing is to be shared.
+//! is refused by name. Scripts that share or unshare all file systems (`-a`) go on where no file system asks for a share.
 
 use super::select::{Kinds, Node, Selection, open_or_path, select};
 use crate::context::Context;

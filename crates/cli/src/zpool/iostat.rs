@@ -352,7 +352,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What there is to say of a cache device.
+    /// The line of a cache device.
     fn cache(
         &mut self,
         imported: &Imported,

@@ -194,7 +194,7 @@ struct Shown {
     listed: Listed,
     /// Every place in the daemon's mount namespace.
     places: Vec<PathBuf>,
-    /// The connection of its mount; a submount has none of its own.
+    /// The connection of its mount; a submount has no connection of its own.
     connection: Option<String>,
     id: u64,
     options: String,

@@ -122,7 +122,7 @@ impl Dsl {
     }
 
     /// Unloads the key of the encryption root `d` (`spa_keystore_unload_wkey`): it and the keys of datasets that it
-    /// unwrapped are wiped. The caller sees to it that none of these datasets is in use.
+    /// unwrapped are wiped. The caller sees to it that these datasets are not in use.
     ///
     /// # Errors
     /// It is not encrypted, or not an encryption root; its key is not loaded.
@@ -159,7 +159,7 @@ impl Dsl {
     }
 
     /// Wipes what an encryption root has unwrapped whose key is not loaded; and its key, if the root is `gone`. The caller sees
-    /// to it that none of these datasets is in use.
+    /// to it that these datasets are not in use.
     pub fn forget_root(&self, root: u64, gone: bool) {
         self.keys.tidy(root, gone, self.mos.store());
         self.objsets.clear();

@@ -184,7 +184,7 @@ impl<'a> Operation<'a> {
                 needs.extend(on(from, ["diff"]));
                 needs
             }
-            // Nobody is permitted.
+            // No user is permitted.
             Operation::Redact => Vec::new(),
             Operation::Userspace { name, property } => on(name, [permission_for(property)]),
             // Which permissions a user may hand on is a rule of its own.

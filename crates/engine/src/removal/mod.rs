@@ -223,7 +223,7 @@ impl Shared {
             let view = self.view();
             let removed = Sysevent { vdev: Some(&top), ..Sysevent::of_pool("vdev_remove_dev") };
             removed.post(view.store());
-            // Who began to read by way of it ends first.
+            // Readers that began by way of it end first.
             let read = || tree.as_ref().is_some_and(|tree| tree.strong_count() > 0);
             for _ in 0..MOST_WAITS {
                 if !read() {

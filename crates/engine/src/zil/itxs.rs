@@ -1,6 +1,6 @@
-//! What is to be logged (`itxg_t`, `itx_t`, `zil_itx_assign`).
+//! What waits to be logged (`itxg_t`, `itx_t`, `zil_itx_assign`).
 //!
-//! Records about names are written with the next commit, in the order of the changes. Those about one object
+//! Records about names are written with the next commit, in the order of the changes. Records about one object
 //! wait until that object is committed, or gets another name: they are *pulled* behind what the next commit
 //! writes already. So a commit of one file writes its own changes and the names, and not what others
 //! wrote to other files. A record about an object that is gone by then is passed over when it is replayed.

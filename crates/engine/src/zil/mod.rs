@@ -21,7 +21,7 @@
 //! blocks whose records are of it or of older groups are freed, and the header names the first one that
 //! remains (`zil_sync`). Blocks are allocated in the open group. If that group does not get on disk they are
 //! in no space map, and the next import claims them. If it does, the chain on disk has to lead to them: the group is held
-//! until the block that names them is written, or, for the first one, until its header is to be written
+//! until the block that names them is written, or, for the first block, until the group writes its header
 //! (`zil_create`, `zil_lwb_flush_wait_all`).
 //!
 //! # The order that makes it safe
@@ -40,7 +40,7 @@
 //! # When the log cannot be used
 //!
 //! Then the commit waits for the open transaction group, which has the same effect: some change was
-//! unlogged, there is no space for a block, a device failed, the chain has to be started, or logs are suspended. After a block could not be
+//! unlogged, there is no space for a block, a device failed, the chain must be started, or logs are suspended. After a block could not be
 //! written the chain ends before it; a new one is started once all its records are on disk.
 //!
 //! While a sync task that may make an object set the base of another waits for its turn, logs are suspended

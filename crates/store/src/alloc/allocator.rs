@@ -652,7 +652,7 @@ impl Allocator {
         self.frozen.fetch_min(txg, Ordering::Relaxed);
     }
 
-    /// Who reads datasets in use.
+    /// The readers of datasets in use.
     pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }

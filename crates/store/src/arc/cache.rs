@@ -12,8 +12,8 @@
 //!   the node and the value. A value that takes the place of one of the same size changes in its shard alone.
 //! - Values that leave are collected, and dropped after the lists.
 //! - Work on many entries (`resize`, `forget_all`, `forget_where`) holds the lists for a bounded number of them at a time.
-//! - The table of decoded objects that is gone is *buried*: its entries are never found again. They are taken out later, those of
-//!   many tables in one pass.
+//! - A table of decoded objects that is gone is *buried*: its entries are never found again. They are taken out later, the entries
+//!   of many tables in one pass.
 //!
 //! # Failure
 //!
@@ -60,7 +60,7 @@ const ONE_USE_SHARE: u64 = 16;
 /// Nodes that are looked at while the lists are held.
 const SCANNED_AT_ONCE: usize = 4096;
 
-/// Who has entries in the cache.
+/// An owner of entries in the cache.
 pub(crate) trait Owner: Send + Sync {
     /// The cache is not what it must be.
     fn cache_broke(&self, why: String);
@@ -78,7 +78,7 @@ pub struct ArcCache {
     /// Held while entries of tables that are gone are looked for: with it, nothing of those that were known before is left.
     tidying: Mutex<()>,
     pub(super) puts: Puts,
-    /// Who sleeps until something is put in, and whether anyone does.
+    /// The threads that sleep until something is put in, and whether there are any.
     pub(super) sleepers: Mutex<Vec<Weak<dyn Sleeper>>>,
     pub(super) asleep: AtomicBool,
     /// It is not what it must be: it has nothing from now on, and takes nothing in.

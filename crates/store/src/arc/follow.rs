@@ -1,7 +1,7 @@
 //! How large the cache is.
 //!
 //! A cache of a program's own ([`ArcCache::new`]) has the size that it was given. The one of the process is between
-//! `zfs_arc_min` and `zfs_arc_max`. Where nobody follows memory, in tools and programs that embed the engine, it is as
+//! `zfs_arc_min` and `zfs_arc_max`. Where no thread follows memory, in tools and programs that embed the engine, it is as
 //! large as the latter, by default [`MODEST`].
 //!
 //! A daemon follows memory ([`start`], `arc_adapt`, `arc_reap`): a thread looks every [`TICK`] at what is available, to the
@@ -34,7 +34,7 @@ const NO_GROWTH: Duration = Duration::from_secs(5);
 /// Share of the cache that is given up under pressure, as a divisor.
 const GIVEN_UP: u64 = 8;
 
-/// Bytes of the cache of the process where nobody follows memory.
+/// Bytes of the cache of the process where no thread follows memory.
 pub const MODEST: u64 = 256 << 20;
 /// Least that any bound is.
 const LEAST: u64 = 1 << 20;
@@ -73,7 +73,7 @@ impl Bounds {
         Bounds::of(ARC_MIN.get(), ARC_MAX.get(), usable, follows)
     }
 
-    /// As the tunables say now, where nobody follows memory.
+    /// As the tunables say now, where no thread follows memory.
     pub fn modest() -> Bounds {
         Bounds::now(memory::usable_memory(), false)
     }

@@ -96,7 +96,7 @@ impl Feeder {
         };
         self.dev.is_opened(device.clone());
         if self.dev.is_stopped() {
-            // Nobody could fence what was not open yet.
+            // It could not be fenced before it was open.
             return device.fence();
         }
         let Some(mut space) = self.begin(&device) else { return };

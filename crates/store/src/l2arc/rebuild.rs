@@ -4,8 +4,8 @@
 //! are read from the last one on, as far as the ring still has them, and their blocks come into the index. The first one that is
 //! wrong is the end of that: what was found before stays.
 //!
-//! A header that is none of this pool and device, or that has other sizes, says nothing: the device is begun anew. Entries that could
-//! not have been written are left out, such as those of groups that the pool does not have: it may have gone back to
+//! A header of another pool or device, or with other sizes, says nothing: the device is begun anew. Entries that could
+//! not have been written are left out, such as blocks of groups that the pool does not have: it may have gone back to
 //! an older state. Nothing that is read here can make a reader get wrong bytes; see [`cenote_format::l2arc`].
 
 use super::index::Place;

@@ -267,7 +267,7 @@ struct Flying {
     physical: Physical,
     /// The block unpacked, unless it came compressed.
     logical: Option<Abd>,
-    /// Who may see it unpacked.
+    /// Which readers may see it unpacked.
     view: View,
     writes: usize,
     content: Content,

@@ -63,10 +63,10 @@ fn scratch_size(ashift: u32) -> u64 {
 /// What uberblocks say of sectors of a vdev that move.
 #[derive(Default)]
 pub(crate) struct Told {
-    /// The transaction group whose uberblock, and each later one, says what memory says. A device that has none of them may lead
+    /// The transaction group whose uberblock, and each later one, says what memory says. A device without such an uberblock may lead
     /// to where sectors were before.
     since: u64,
-    /// What uberblocks from this group on say that memory does not say yet, as some device may have none of them.
+    /// What uberblocks from this group on say that memory does not say yet, as some device may lack such an uberblock.
     ahead: Option<(Progress, u64)>,
 }
 

@@ -129,7 +129,7 @@ struct Schedule {
     /// Nanoseconds since the beginning.
     now: u64,
     picks: Chance,
-    /// Random numbers for those who ask the system.
+    /// Random numbers for code that asks the system.
     numbers: Chance,
     /// A thread that could go on hands the baton over one time in so many.
     stays: u64,
@@ -202,7 +202,7 @@ impl Schedule {
         }
     }
 
-    /// Chooses who has the baton next.
+    /// Chooses the thread that has the baton next.
     fn pick(&mut self) -> Result<usize, Stuck> {
         self.switches += 1;
         self.now += TICK;
@@ -271,7 +271,7 @@ impl Schedule {
         }
     }
 
-    /// What a clock says. Who asks again and again sees time pass.
+    /// What a clock says. A thread that asks again and again sees time pass.
     fn time(&mut self, since_1970: bool) -> (u64, u64) {
         self.now += 20;
         if self.traces {
