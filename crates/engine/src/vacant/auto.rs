@@ -1,4 +1,20 @@
 //! `autotrim=on` (`vdev_autotrim_thread`).
+//!
+//! # Algorithm
+//!
+//! While the property is on the allocator notes what is freed. After each group that is on disk one thread looks at the metaslabs with such
+//! notes. One that has waited for some groups (`zfs_trim_txg_batch`), or in which much was freed, is disabled, and each leaf of its
+//! top-level vdev is told what is free, piece by piece. If an allocation waits for the metaslab the thread breaks off after a request; the
+//! ranges that not all leaves were told of are noted again.
+//!
+//! What was freed comes back into circulation with later groups only. If much waits for that, and nothing else asks for groups, this
+//! does.
+//!
+//! # Invariants
+//!
+//! - Nothing is allocated in a range while devices are told of it.
+//! - A device that fails keeps what it has, and is no error: it may be told again.
+//! - There is one thread at most, and after the end of the pool no other begins.
 
 use super::walk::{ROOM, pieces, worth_trimming};
 use crate::tunables::{TRIM_EXTENT_BYTES_MAX, TRIM_TXG_BATCH};

@@ -1,4 +1,14 @@
 //! What a store has in the ARC, and what it tells it.
+//!
+//! A block has up to two entries: its physical bytes under its key, and, if it is metadata that was compressed, its logical bytes under its key
+//! and the view of the reader that may see them (`view_of`). Objects that were decoded of blocks are in tables of their own. Everything
+//! carries the number of the pool, so that one ARC serves many.
+//!
+//! - A block that was read is put in once, after it was verified. A block that was written replaces what is there.
+//! - A block that was freed leaves when its group is on disk and shown: until then readers of the state before may ask for it.
+//! - What was decrypted with a key leaves when the key is unloaded.
+//! - `about` says what of a block may come to a cache device: only blocks with a checksum in their pointers may, as the device could
+//!   give any bytes.
 
 use super::unpack::{is_metadata, keeps_decoded};
 use super::{Block, Store, StoreStats, Wanted};
