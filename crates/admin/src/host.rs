@@ -209,7 +209,7 @@ pub trait Mounts {
         let _ = names;
     }
 
-    /// A snapshot of `head` has another short name; with `recursive` so have those of the datasets below.
+    /// A snapshot of `head` has another short name; with `recursive` so have the snapshots of the datasets below.
     fn snapshot_renamed(&mut self, head: &str, recursive: bool, old: &str, new: &str) {
         let _ = (head, recursive, old, new);
     }

@@ -138,7 +138,7 @@ impl Dataset {
         list.into_iter().map(|d| Dataset::new(&self.pool, d)).collect()
     }
 
-    /// The files of a file system or of a snapshot of one. Those of a file system in a pool that is
+    /// The files of a file system or of a snapshot of one. Files of a file system in a pool that is
     /// open for writing can be changed.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Dataset {
         Ok(FileSystem::fixed(&self.pool, fs))
     }
 
-    /// The contents of a volume or of a snapshot of one. Those of a volume in a pool that is open for
+    /// The contents of a volume or of a snapshot of one. The contents of a volume in a pool that is open for
     /// writing can be changed.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub struct Hold {
 /// What [`Dataset::rollback_with`] destroys on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Newer {
-    /// Nothing: the snapshot has to be the newest.
+    /// Nothing: the snapshot must be the newest.
     #[default]
     Kept,
     /// Later snapshots and bookmarks.

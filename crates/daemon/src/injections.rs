@@ -143,7 +143,7 @@ impl Injections {
         !gone.is_empty()
     }
 
-    /// Whether an import or export of this pool is to be held up already.
+    /// Whether an import or export of this pool will be held up already.
     pub fn has_pause(&self, pool: &str, moment: Moment) -> bool {
         let all = self.all.lock();
         let is_it = |one: &Listed| matches!(one.what, What::Pause(when, _) if when == moment);

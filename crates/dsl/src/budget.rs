@@ -1,6 +1,6 @@
 //! Bytes in memory between threads of a stream. The thread that makes them waits until there is room.
 //!
-//! Rule: a thread that takes a share keeps none itself meanwhile. All that are taken are with threads that go on
+//! Rule: a thread that takes a share has no other share itself meanwhile. All shares that are taken are with threads that go on
 //! without it, so that each is given back. A thread that kept one would wait for itself where the next one does not fit
 //! beside it.
 

@@ -67,7 +67,7 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Data is sent compressed as it is on disk (`-c`).
     pub compressed: bool,
-    /// Blocks are sent as they are on disk (`-w`): those of encrypted datasets encrypted.
+    /// Blocks are sent as they are on disk (`-w`): blocks of encrypted datasets encrypted.
     pub raw: bool,
     /// The pool's feature `embedded_data` is active.
     pub pool_embeds: bool,

@@ -205,7 +205,7 @@ fn lack(leaf: &Vdev) -> Option<Lack> {
     }
 }
 
-/// Whether a leaf is to be replaced by what has come: it is away, and no other device is about to replace it.
+/// Whether a leaf must be replaced by what has come: it is away, and no other device is about to replace it.
 fn is_to_be_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
     lack(leaf).is_some() && !is_being_replaced(tree, leaf)
 }
@@ -263,7 +263,7 @@ fn labels_on(device: &dyn Device) -> io::Result<Option<DeviceLabels>> {
     read_labels(device)
 }
 
-/// Whether labels are those of a leaf of a pool.
+/// Whether labels belong to a leaf of a pool.
 fn are_of(labels: &DeviceLabels, pool: u64, leaf: u64) -> bool {
     labels.labels.iter().flatten().any(|label| {
         (config::number(label, "pool_guid"), config::number(label, "guid")) == (pool, leaf)

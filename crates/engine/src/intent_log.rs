@@ -302,7 +302,7 @@ pub(crate) struct Waiting {
     bytes: u64,
 }
 
-/// Intent logs that are to be replayed.
+/// Intent logs that wait to be replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Unreplayed {
     waiting: Vec<Waiting>,
@@ -378,13 +378,13 @@ impl fmt::Debug for Replayer {
 pub(super) struct ReadLogs {
     /// Nothing is left to be replayed of these heads' logs.
     pub(super) finished: Vec<u64>,
-    /// What is to be claimed, by heads.
+    /// What must be claimed, by heads.
     pub(super) claims: Vec<(u64, Claim)>,
     /// There are logs besides those that are finished.
     pub(super) others: bool,
 }
 
-/// Reads the logs that wait, many at once. Nothing is written. Returns what is to be claimed, and what is to be replayed.
+/// Reads the logs that wait, many at once. Nothing is written. Returns what must be claimed, and what must be replayed.
 ///
 /// # Errors
 /// A device failed to read a log that is not claimed.

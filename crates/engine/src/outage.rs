@@ -5,7 +5,7 @@
 //! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty
 //! time log and is not read from it.
 //!
-//! A log vdev that is about to take no blocks any more gets none from then on, and all logs that there are end, in one group
+//! A log vdev that is about to take no blocks any more gets no block from then on, and all logs end, in one group
 //! (`spa_reset_logs`), before its last device goes: what was acknowledged is on disk then, and no header leads there. Logs begin
 //! again elsewhere. Commits that are under way come first. A log that waits for its replay keeps its device in use, unless it is
 //! to be faulted.

@@ -1,6 +1,6 @@
 //! One transaction group: its passes (`spa_sync`, `spa_sync_iterate_to_convergence`).
 //!
-//! [`Core`] is what the sync thread owns: the pending MOS, the space maps, the config, what is to be freed. The head
+//! [`Core`] is what the sync thread owns: the pending MOS, the space maps, the config, what waits to be freed. The head
 //! of the [module](super) draws the passes and says why they end.
 //!
 //! Invariants: only the sync thread changes the MOS. What fails before the uberblock is on disk suspends the pool and

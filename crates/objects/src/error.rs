@@ -43,7 +43,7 @@ pub enum Cause {
     Unknown,
     /// The credentials do not permit it.
     Denied,
-    /// The object was moved to an archive, from where it has to be restored before it can be read.
+    /// The object was moved to an archive, from where it must be restored before it can be read.
     Archived,
     /// The bucket does not exist.
     NoBucket,
@@ -53,7 +53,7 @@ pub enum Cause {
     Missing,
     /// The object has fewer bytes than it must have.
     Cut,
-    /// The object is not the one that was to be replaced, or exists already.
+    /// The object is not the one that should be replaced, or exists already.
     Condition,
     /// An object's name is one that no object of a pool has, and that this program cannot ask for.
     Name,

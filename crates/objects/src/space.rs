@@ -3,8 +3,8 @@
 //! # Structures
 //!
 //! A [`Space`] is a handle. All handles share the requests, the `State` under one lock, and locks that keep commits, reclaims and looks at
-//! the root apart. The state has the index, the last root, objects of groups that are not committed (`packed`), and what is to be
-//! deleted (`garbage`, `old_roots`). Its lock is not held while a request is under way.
+//! the root apart. The state has the index, the last root, objects of groups that are not committed (`packed`), and what waits
+//! to be deleted (`garbage`, `old_roots`). Its lock is not held while a request is under way.
 //!
 //! # Algorithm
 //!

@@ -125,7 +125,7 @@ impl std::fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// By `open`, which is told whether it is to be written to.
+    /// By `open`, which is told whether it will be written to.
     pub fn new(
         open: impl Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync + 'static,
     ) -> Opener {
@@ -173,7 +173,7 @@ pub struct DeviceSet {
     aside: RwLock<HashMap<u64, VdevState>>,
     /// This host's claim of the pool, until it writes heartbeats of its own.
     claim: Mutex<Option<Claim>>,
-    /// Leaves whose devices did not answer when they were to be opened, and where.
+    /// Leaves whose devices did not answer when they should have been opened, and where.
     silent: Mutex<HashMap<u64, PathBuf>>,
     /// Where devices in stores by network were that are closed: the search was told to look there.
     closed: Mutex<HashMap<u64, PathBuf>>,

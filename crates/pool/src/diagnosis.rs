@@ -126,7 +126,7 @@ impl Rate {
 
 static CASES: LazyLock<Mutex<HashMap<(u64, Kind), Rate>>> = LazyLock::new(Mutex::default);
 
-/// One more error of a leaf. What is to be done with it, if that is too much.
+/// One more error of a leaf. What must be done with it, if that is too much.
 pub(crate) fn record(guid: u64, kind: Kind, bounds: &Bounds) -> Option<Verdict> {
     let bound = bounds.get(&(guid, kind))?;
     let mut cases = CASES.lock();

@@ -19,7 +19,7 @@
 use crate::config;
 use cenote_format::nvlist::{NvList, NvValue};
 
-/// Pairs that stay with a leaf when something comes between it and the root. All others but those of [`PLACE`] are of the
+/// Pairs that stay with a leaf when something comes between it and the root. All others but the pairs of [`PLACE`] are of the
 /// top-level vdev.
 const OF_LEAF: [&str; 22] = [
     "path",

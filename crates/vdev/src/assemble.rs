@@ -75,7 +75,7 @@ pub(crate) fn extended(
 }
 
 /// Builds the root from a config in which the top-level vdev `id` of `old` has other vdevs below it, or is another one.
-/// All others are those of `old`, and of this one the vdevs that it had.
+/// All others are the vdevs of `old`, and of this one the vdevs that it had.
 pub(crate) fn altered(
     old: &Arc<Vdev>,
     config: &NvList,

@@ -24,7 +24,7 @@
 //! - During 1, no uberblock of `T` exists: the best is `S`. Even labels that were written are
 //!   too new for it, even labels that were torn do not verify; the odd ones, untouched and
 //!   durable since the last commit, are what they were.
-//! - During 2, some uberblocks of `T` may exist. If none does, it is as during 1: the slot of `T` is
+//! - During 2, some uberblocks of `T` may exist. If there is no such uberblock, it is as during 1: the slot of `T` is
 //!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
 //!   If any does, `T` is the best; its blocks and the even labels are durable since step 1.
 //!   The odd labels are from `S`, older and still right where nothing changed, and the

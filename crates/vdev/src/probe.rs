@@ -241,7 +241,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Probes those of the leaves below `top` that did not answer and stayed in use.
+    /// Probes the leaves below `top` that did not answer and stayed in use.
     fn look_after_silent(&self, top: &Arc<Vdev>, leaves: &[Arc<Vdev>]) {
         for leaf in leaves.iter().filter(|leaf| is_silent(leaf)) {
             if leaf.device().is_some_and(|device| self.is_well(top, leaf, &*device)) {

@@ -91,7 +91,7 @@ impl Suspension {
         }
     }
 
-    /// Waits until the pool is resumed; false: nothing is held, and nothing is to be tried any more. `again`: this was
+    /// Waits until the pool is resumed; false: nothing is held, and nothing must be tried any more. `again`: this was
     /// tried again.
     fn hold(&self, why: &str, again: bool) -> bool {
         let Some(listener) = self.listener.get() else { return false };

@@ -266,7 +266,7 @@ impl FileSystem {
     }
 
     /// Goes by what the master node says now: quotas of users, groups and projects, and the version, which may be a later
-    /// one. [`FileSystem::set_settings`] is to be called after it.
+    /// one. [`FileSystem::set_settings`] must be called after it.
     ///
     /// # Errors
     /// It cannot be read: what was known still holds.

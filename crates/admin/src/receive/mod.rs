@@ -78,7 +78,7 @@ struct Job<'s, 'h> {
     changes: Arc<Changes>,
     /// The uppermost dataset that was received.
     top: Option<String>,
-    /// Something was received that is to be mounted.
+    /// Something was received that must be mounted.
     mount: bool,
     /// Holds are in the package.
     holds: bool,

@@ -55,7 +55,7 @@ impl Send {
         self.wanted.props || self.wanted.backup || self.wanted.holds
     }
 
-    /// Whether the names are right for what is to be sent.
+    /// Whether the names are right for what should be sent.
     ///
     /// # Errors
     /// They are not.

@@ -7,7 +7,7 @@ use super::environment::{Heeded, heeded};
 /// A file or directory.
 struct File {
     name: &'static str,
-    /// The commands that read it, as patterns: as those of variables are.
+    /// The commands that read it, as patterns, like the patterns of variables.
     readers: &'static [&'static str],
     about: &'static str,
 }

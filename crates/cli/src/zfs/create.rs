@@ -103,7 +103,7 @@ impl Request {
         Stop::Fail(format!("cannot {what} '{}': {why}", self.name))
     }
 
-    /// What is to be created. The size of a volume is a property like others, but comes first.
+    /// The dataset to create. The size of a volume is a property like others, but comes first.
     fn dataset(&self) -> NewDataset {
         let kind = match self.size {
             None => Kind::Filesystem,

@@ -1,6 +1,6 @@
 //! `zpool split` (`zpool_do_split`, `zpool_vdev_split`).
 //!
-//! 1. The command line is taken apart. Devices that are named have to be there; the name and the properties of the new pool have to be
+//! 1. The command line is taken apart. Devices that are named must be there; the name and the properties of the new pool must be
 //!    right.
 //! 2. Of each mirror one side is chosen: the one that is named, or else the last one. A pool with vdevs other than mirrors is refused;
 //!    logs and removed vdevs are left out. With `-n` the layout is shown, and nothing is done.

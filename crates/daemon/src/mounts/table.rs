@@ -573,7 +573,7 @@ impl Mounts {
 pub struct Seen(OnceLock<HashMap<String, String>>);
 
 impl Seen {
-    /// Mount options of a dataset, if it was mounted. `mounts` are those of the pool.
+    /// Mount options of a dataset, if it was mounted. `mounts` are the mounts of the pool.
     pub fn options_of(&self, mounts: &Mounts, dataset: &str) -> Option<String> {
         self.0.get_or_init(|| mounts.options()).get(dataset).cloned()
     }

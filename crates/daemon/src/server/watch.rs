@@ -44,7 +44,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What is to be asked, and where [`Watch`] puts the answers: one at a time. `None`: it sends its input ([`Stdin::Frames`]), and
+    /// Where questions go, and where [`Watch`] puts the answers: one at a time. `None`: the client sends its input ([`Stdin::Frames`]), and
     /// is asked nothing.
     ///
     /// [`Stdin::Frames`]: crate::protocol::Stdin::Frames

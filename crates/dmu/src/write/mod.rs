@@ -378,7 +378,7 @@ impl OpenObjectSet {
     /// A new object set with number `id`.
     ///
     /// # Errors
-    /// None that is to be expected.
+    /// No error is expected.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
         Ok(Self::around(Unwritten::new(store, id, kind)?))
     }

@@ -666,7 +666,7 @@ impl OpenObject {
         self.check_size(place, self.phys().block_size)
     }
 
-    /// Whether blocks of `size` bytes can be written: those of some encryption suites are smaller than others.
+    /// Whether blocks of `size` bytes can be written: blocks of some encryption suites must be smaller than others.
     pub(super) fn check_size(&self, place: &Place<'_>, size: u64) -> Result<()> {
         match size <= place.most {
             true => Ok(()),

@@ -128,7 +128,7 @@ impl SyncingSet {
         self.unwritten.is_dirty() || self.inherited.is_some()
     }
 
-    /// Bytes that are to be written, as [`OpenObjectSet::dirty_bytes`](super::OpenObjectSet::dirty_bytes).
+    /// Bytes that wait to be written, as [`OpenObjectSet::dirty_bytes`](super::OpenObjectSet::dirty_bytes).
     pub fn dirty_bytes(&self) -> u64 {
         self.unwritten.dirty
     }

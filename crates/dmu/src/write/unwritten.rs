@@ -181,7 +181,7 @@ impl Unwritten {
         Ok(Unwritten::of(base, Protection::of(key)))
     }
 
-    /// Moves all of it into a set that is to be written. What stays stands on the same base, and has no changes.
+    /// Moves all of it into a set that will be written. What stays stands on the same base, and has no changes.
     pub(super) fn hand_over(&mut self) -> Unwritten {
         let root =
             Root { phys: self.root.phys.clone(), changed: std::mem::take(&mut self.root.changed) };

@@ -55,7 +55,7 @@ type At = (u64, u64);
 /// Blocks from the first place to before the second one, of all objects between them.
 type Range = (At, At);
 
-/// A piece of what has to be left out.
+/// A piece of what must be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// An entry that does not grow any more.

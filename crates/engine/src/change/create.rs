@@ -77,7 +77,7 @@ pub struct NewDataset {
     pub props: Vec<(String, String)>,
 }
 
-/// How a new dataset is to be encrypted.
+/// How a new dataset will be encrypted.
 #[derive(Clone, Debug)]
 pub enum NewEncryption {
     /// As its parent is, with this suite if one is given.

@@ -8,7 +8,7 @@
 //! The structures are [`cenote_dsl::write::holds`]'s and [`cenote_dsl::write::bookmarks`]'s. Here names are
 //! resolved, permissions are checked and history is recorded.
 //!
-//! Invariant: all snapshots of one list get or lose their tag in one sync task, or none does.
+//! Invariant: all snapshots of one list get or lose their tag in one sync task, or no snapshot does.
 
 use super::names::{Expected, check_new};
 use super::policy::Operation;

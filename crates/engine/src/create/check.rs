@@ -69,7 +69,7 @@ fn is_object(leaf: &Leaf) -> bool {
     leaf.facts.kind == LeafKind::Object
 }
 
-/// Something is kept in an object store that is to be a new pool's.
+/// Something is kept in an object store that should become a new pool's.
 pub(super) fn not_empty(spec: &CreateSpec<'_>, path: &Path) -> CreateError {
     let path = path.display();
     spec.refuse(format!("{path} is not empty: delete what is below it, or choose another place"))

@@ -26,7 +26,7 @@
 //! the reservations of the directories above it, and only what is beyond them counts against the rest
 //! ([`crate::room`]).
 //!
-//! Quotas are about figures, not about space that has to be there: see [`crate::quota`].
+//! Quotas are about figures, not about space that must be there: see [`crate::quota`].
 
 use super::Datasets;
 use crate::Shared;

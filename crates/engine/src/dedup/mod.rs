@@ -293,7 +293,7 @@ impl State {
         self.tables.entry(checksum as u8).or_insert_with(new)
     }
 
-    /// Whether an entry has to be read. One in a log becomes live.
+    /// Whether an entry must be read. An entry in a log becomes live.
     fn is_missing(&mut self, (checksum, key): &Wanted) -> bool {
         let fast = self.group.as_ref().is_some_and(|group| group.fast);
         let known = self.unreadable.contains(&(*checksum as u8, *key));
@@ -348,7 +348,7 @@ impl State {
     }
 }
 
-/// The key of a block that is to be written.
+/// The key of a block that will be written.
 fn named(name: &Name) -> Wanted {
     let key = Key::new(name.sum, name.lsize, name.psize, name.compression);
     (name.checksum, if name.encrypted { key.encrypted() } else { key })

@@ -13,7 +13,7 @@
 //! and [`Allocator::sync_done`] returns it two groups later (`metaslab_sync_done`), unless a hold or a reader keeps
 //! it.
 //!
-//! Invariants: all copies of a block are allocated, or none is. What is free is never freed again
+//! Invariants: all copies of a block are allocated, or no copy is. What is free is never freed again
 //! ([`AllocError::FreedTwice`]). Groups end in the order of their numbers.
 
 mod disable;
@@ -171,7 +171,7 @@ impl Allocator {
         &self.alarm
     }
 
-    /// From now on there is one more vdev. It has to be in the pool that is on disk: what the last
+    /// From now on there is one more vdev. It must be in the pool that is on disk: what the last
     /// uberblock leads to may be allocated there at once.
     ///
     /// Errors: [`AllocError::BadVdev`].

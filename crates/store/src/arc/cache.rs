@@ -101,7 +101,7 @@ pub(super) struct Puts {
     one_use: AtomicU32,
 }
 
-/// What is to be put in.
+/// An entry to put in.
 pub(super) struct Entry {
     pub name: Name,
     pub value: Value,

@@ -216,13 +216,13 @@ impl Feeder {
         Next::End
     }
 
-    /// Bytes that are to be written at once (`l2arc_write_size`).
+    /// Bytes to write at once (`l2arc_write_size`).
     fn size(&self, arc: &ArcCache, space: &Space) -> u64 {
         let boost = if arc.is_warm() { 0 } else { t::L2ARC_WRITE_BOOST.get() };
         t::L2ARC_WRITE_MAX.get().saturating_add(boost).min(space.most())
     }
 
-    /// What of the ARC is to be written; whether some of it may be later.
+    /// What of the ARC to write; whether some of it may be later.
     fn choose(&self, store: &Store, space: &Space, size: u64) -> (Vec<Fed>, bool) {
         let on_disk = store.on_disk.load(SeqCst);
         let tree = store.vdevs();

@@ -32,7 +32,7 @@
 //!   sync ends: there comes a pass that allocates nothing.
 //! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
 //!   apart.
-//! - All copies of a block have to be written. If one cannot be, the block is not written.
+//! - All copies of a block must be written. If one cannot be written, the block is not written.
 //!
 //! # Invariants
 //!
@@ -252,7 +252,7 @@ impl Stage {
         }
     }
 
-    /// What is to be written of it, and how many bytes.
+    /// What will be written of it, and how many bytes.
     fn amount(&self) -> Option<(Content, u64)> {
         match self {
             Stage::Done(_) => None,

@@ -52,7 +52,7 @@ use cenote_vdev::traffic::Meter;
 /// Bytes of a batch that does not wait for the rest of its group.
 const ENOUGH: usize = 1 << 20;
 
-/// A block that is to be written.
+/// A block that waits to be written.
 pub(super) struct Collected {
     pub key: Key,
     pub flying: Flying,

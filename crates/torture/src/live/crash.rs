@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Disks that may join a pool that is worked with.
 const JOINING: usize = 3;
 
-/// What is to be done, and how often it is to crash.
+/// What to do, and how often to crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// What the pool is made of.
@@ -215,7 +215,7 @@ pub fn recover(
     Some(Recovered { driver, txg, disks })
 }
 
-/// What is to be done at one point.
+/// What to do at one point.
 struct Point {
     seed: u64,
     left: Left,

@@ -129,7 +129,7 @@ impl Vdev {
         leaves.iter().for_each(|leaf| leaf.moving.store(moving, SeqCst));
     }
 
-    /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices have to be there, and to lack nothing.
+    /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices must be there, and lack nothing.
     pub fn reflow_waits(&self) -> Option<String> {
         let why = |child: &Arc<Vdev>| {
             let name = name(child);
@@ -314,7 +314,7 @@ impl VdevTree {
     /// copied, have it.
     ///
     /// # Errors
-    /// It is to be copied anew, for this reason.
+    /// It must be copied anew, for this reason.
     pub fn reflow_holds(&self, top: &Arc<Vdev>, moved: &Moved) -> Result<(), VdevError> {
         if let Some(why) = top.reflow_waits() {
             return failed(top, why);

@@ -21,7 +21,7 @@
 //! # Time
 //!
 //! Time stands still but for a microsecond at each hand-over, and for what threads wait: when all of them wait, it
-//! jumps to the first moment at which one goes on. A group of five seconds takes none.
+//! jumps to the first moment at which one goes on. A group of five seconds takes no time.
 //!
 //! # Addresses
 //!
@@ -31,7 +31,7 @@
 //!
 //! # What it finds besides what the engine says
 //!
-//! All threads wait and none has a time at which it goes on: that is a deadlock. The threads hand the baton around
+//! All threads wait and no thread has a time at which it goes on: that is a deadlock. The threads hand the baton around
 //! without end: that is a livelock ([`MOST`]). Both end the process, with a list of the threads.
 //!
 //! # What it does not do

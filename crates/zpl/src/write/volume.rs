@@ -45,7 +45,7 @@ impl Volume {
         Ok(size)
     }
 
-    /// Makes a change of a range, which has to be in the volume.
+    /// Makes a change of a range, which must be in the volume.
     fn change_within(
         &self,
         cost: Cost,

@@ -241,7 +241,7 @@ impl Changes {
         }
     }
 
-    /// Destroys the dataset that was to be received into.
+    /// Destroys the dataset that should have been received into.
     fn give_up(&self, permit: Permit, target: Target) -> Result<()> {
         let done = self.receive_task(permit, (SpaceCheck::Nothing, 0), move |context| {
             context.retire(target.ds_obj)?;
