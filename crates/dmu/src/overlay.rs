@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Bytes that a cloned block counts for: its entry in a table of references makes about so much dirty.
 const CLONE_BYTES: u64 = 4096;
 
-/// What one transaction group changed.
+/// What one transaction group changed (`dbuf_dirty_record_t`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
     dirty: Blocks,

@@ -66,7 +66,7 @@ const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 type Quiesced = Vec<(Arc<LiveObjectSet>, SyncingSet)>;
 
 impl Core {
-    /// Writes the open transaction group.
+    /// Writes the open transaction group (`spa_sync`).
     ///
     /// # Errors
     /// The pool has to be suspended.

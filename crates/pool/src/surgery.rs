@@ -107,7 +107,7 @@ fn tell_top(top: &mut NvList) {
     tell(top, guid);
 }
 
-/// A vdev of this kind over `below`, in its place (`vdev_add_parent`).
+/// A vdev of this kind over `below`, in its place (`vdev_add_parent`, `vdev_top_transfer`).
 fn parent(kind: &str, guid: u64, mut below: NvList, is_top: bool) -> NvList {
     let mut parent = NvList::default();
     parent.set("type", NvValue::String(kind.into()));

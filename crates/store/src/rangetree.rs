@@ -123,7 +123,7 @@ impl RangeTree {
         start < end && before.is_some_and(|(_, e)| e >= end)
     }
 
-    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`). Joins neighbours.
+    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`, `range_tree_add`). Joins neighbours.
     pub fn add(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });

@@ -76,7 +76,7 @@ const ALL: [usize; 4] = [0, 1, 2, 3];
 /// A top-level vdev (its id) whose labels are rewritten, with its config.
 type Top = (u64, NvList);
 
-/// What commits a transaction group.
+/// What commits a transaction group (`vdev_config_sync`).
 #[derive(Clone, Debug)]
 pub struct LabelUpdate<'a> {
     /// The uberblock; its txg is the transaction group.

@@ -36,7 +36,7 @@ use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
 use crate::vacant::Vacant;
 use crate::write::Written;
 
-/// What a vdev is.
+/// What a vdev is (`vdev_ops_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Root,

@@ -182,6 +182,7 @@ fn same<T: PartialEq>(items: impl Iterator<Item = Option<T>>, item: &T) -> (usiz
     (with.first().copied().unwrap_or(0), list)
 }
 
+/// The config of a label (`dump_config_from_label`).
 fn show_config(
     args: &Args,
     ctx: &mut Surroundings<'_>,
@@ -208,6 +209,7 @@ fn show_config(
     Ok(())
 }
 
+/// The uberblocks in the labels (`dump_label_uberblocks`).
 fn show_uberblocks(
     args: &Args,
     ctx: &mut Surroundings<'_>,

@@ -347,7 +347,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// Compares with what is allocated; whether they differ.
+    /// Compares with what is allocated (`dump_mos_leaks`); whether they differ.
     fn leaked_objects(&mut self, refs: &References) -> Result<bool, Stop> {
         let mos = self.pool.mos().clone();
         let mut missing = refs.objects.clone();

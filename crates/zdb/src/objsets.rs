@@ -235,7 +235,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// An object set: its line, its objects.
+    /// An object set (`dump_objset`): its line, its objects.
     pub fn objset(&mut self, os: &Arc<ObjectSet>, dataset: Option<&Dataset>) -> Result<(), Stop> {
         let level = self.level('d');
         let ranges = self.args.operands.get(1..).unwrap_or_default().to_vec();

@@ -161,6 +161,7 @@ impl Zdb<'_> {
         None
     }
 
+    /// Reads what one specifier names, and shows it (`zdb_read_block`).
     fn read_block(&mut self, thing: &str, spec: &Spec) -> Result<bool, Stop> {
         for flag in &spec.flags.ignored {
             writeln!(self.out(), "***Ignoring flag: {flag}")?;
@@ -253,7 +254,7 @@ impl Zdb<'_> {
         req.take().map(|bytes| bytes.to_vec()).map_err(|e| e.to_string())
     }
 
-    /// Tries every way of decompression: to the size given, or to every larger one.
+    /// Tries every way of decompression (`zdb_decompress_block`): to the size given, or to every larger one.
     fn decompress(&mut self, data: &[u8], spec: &Spec) -> Result<Option<Vec<u8>>, Stop> {
         use Compression::{Gzip1, Lz4, Lzjb, Zle, Zstd};
         let sizes = match spec.lsize == spec.psize {

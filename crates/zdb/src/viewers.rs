@@ -334,7 +334,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// A file's attributes.
+    /// A file's attributes (`dump_znode`).
     fn znode(&mut self, object: &Object) -> Result<(), Stop> {
         let number = object.number();
         let id = object.objset().id();

@@ -288,7 +288,7 @@ impl OpenObjectSet {
         self.transaction.change.end();
     }
 
-    /// Ends the change that was begun last, and takes back what it did; false if that is not possible any
+    /// Ends the change that was begun last, and takes back what it did (`dmu_tx_abort`); false if that is not possible any
     /// more, after [`OpenObjectSet::write_last`].
     pub fn undo_change(&mut self) -> bool {
         if self.transaction.change.sealed {

@@ -315,7 +315,7 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
     }
 }
 
-/// A guid that is not 0 and not in use.
+/// A guid that is not 0 and not in use (`spa_generate_guid`, `spa_guid_exists`).
 fn new_guid(spec: &CreateSpec<'_>, guids: &mut HashSet<u64>) -> Result<u64, CreateError> {
     loop {
         let guid = random(spec.chance)?;

@@ -64,7 +64,7 @@ struct Written {
     txg: u64,
 }
 
-/// See the head of the module.
+/// See the head of the module (`zilog_t`).
 #[derive(Default)]
 pub(super) struct Chain {
     blocks: VecDeque<Written>,

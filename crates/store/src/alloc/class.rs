@@ -94,7 +94,7 @@ pub(super) struct Rotor {
     pub(super) bytes: u64,
 }
 
-/// See the head of the module.
+/// See the head of the module (`metaslab_class_t`).
 pub(super) struct ClassGroups {
     pub(super) groups: Vec<Arc<Group>>,
     /// One per allocator.

@@ -229,7 +229,7 @@ pub(super) enum Outcome {
     Nothing,
 }
 
-/// The metaslabs of one top-level vdev.
+/// The metaslabs of one top-level vdev (`metaslab_group_t`).
 pub struct Group {
     vdev: u64,
     ashift: u32,

@@ -56,7 +56,7 @@ const MAX_ATTEMPTS: u64 = 10_000;
 /// Beyond [`MIN_ATTEMPTS`], combinations are tried only up to so many bytes of results.
 const ATTEMPT_BYTES: u64 = 16 << 30;
 
-/// One column of a block and what is known of it.
+/// One column of a block and what is known of it (`raidz_col_t`).
 struct Column {
     extent: ColumnExtent,
     child: Arc<Vdev>,

@@ -136,7 +136,7 @@ impl Widths {
     }
 }
 
-/// A stripe of a block on RAID-Z.
+/// A stripe of a block on RAID-Z (`raidz_row_t`).
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     /// Parity first, then data in order.

@@ -190,7 +190,8 @@ impl Receiving {
 }
 
 impl Changes {
-    /// Makes what has come the snapshot, and what is there the dataset. What was there may not be open.
+    /// Makes what has come the snapshot, and what is there the dataset (`dmu_recv_end`, `dmu_recv_new_end`). What was there
+    /// may not be open.
     ///
     /// # Errors
     /// What was there is in use, or there is no room for it. The dataset that was received into is gone then, unless it
