@@ -1,5 +1,10 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
 //!
+//! To begin, the vdev is made passive, so that nothing more is allocated on it; then all logs end, and a sync task makes the
+//! evacuation's mapping and births, names them in the directory, and publishes the new tree. If groups that are not yet written
+//! still have something allocated on the vdev, the sync task refuses, and a few more groups are tried. To cancel, what was copied
+//! and is still allocated is freed through the mapping, the mapping is freed, and the vdev becomes active again.
+//!
 //! Invariant: one vdev leaves at a time, by the MOS and in memory.
 
 use super::{Passive, RemoveError};
