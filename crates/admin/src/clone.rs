@@ -103,7 +103,7 @@ impl Session<'_> {
         };
         let operation = Operation::Promote { name, origin: Some(&origin) };
         changes.permit(&operation).map_err(cannot)?;
-        // The snapshots get other names, which nobody may be in the midst of using.
+        // The snapshots get other names, which no operation may be in the midst of using.
         let old = origin.split('@').next().unwrap_or_default();
         let head = dsl.find(old).map_err(unreadable)?.ok_or_else(|| invalid("no origin"))?;
         let snapshots = dsl.snapshots(&head).map_err(unreadable)?;

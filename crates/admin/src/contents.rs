@@ -225,7 +225,7 @@ pub fn replay_logs(
     engine.replay_logs(&|live, kept| replay_log(engine, live, kept, go_on))
 }
 
-/// As [`replay_logs`], those of these datasets, which are about to be opened.
+/// As [`replay_logs`], the logs of these datasets, which are about to be opened.
 ///
 /// # Errors
 /// The pool is suspended.

@@ -2,7 +2,7 @@
 //! (`zfs_destroy`, `zfs_destroy_snaps_nvl`).
 //!
 //! What depends on a dataset goes before it: a clone before the snapshot that it is of, a snapshot before the dataset that it
-//! is of, and a child before its parent. Snapshots that may go together go together, all or none; each file system or volume is
+//! is of, and a child before its parent. Snapshots that may go together go together, or all of them stay; each file system or volume is
 //! a change of its own. What fails is told ([`Event::Failed`]), and what does not need it goes on.
 
 use crate::error::{Error, ErrorKind, Result, Why};

@@ -1,4 +1,10 @@
 //! Why something was not done.
+//!
+//! An [`Error`] has a text in the words of OpenZFS's tools, a kind for programs ([`ErrorKind`]), the datasets that are in the way, and the
+//! error of a reader or writer if that was the reason. Errors of the floors below become one of these by `Reason`, which says of
+//! what kind each is; `Error::doing` puts what was tried before its text: `cannot destroy 'tank/a': `.
+//!
+//! An error that the host was told already is [`ErrorKind::Told`]: its text is not shown again.
 
 use cenote_dsl::send::SendError;
 use cenote_engine::change::ChangeError;
@@ -40,7 +46,7 @@ pub enum ErrorKind {
     Told,
 }
 
-/// Why something was not done. Its text is what OpenZFS's tools say.
+/// Why something was not done (`zfs_standard_error`, `libzfs_error_description`). Its text is what OpenZFS's tools say.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 

@@ -10,7 +10,7 @@ use cenote_engine::change::policy::Operation;
 use cenote_format::dsl::DS_FLAG_DEFER_DESTROY;
 
 impl Session<'_> {
-    /// Holds a snapshot under `tag`; with `recurse`, those of the same name of all below its dataset as well: all or none.
+    /// Holds a snapshot under `tag`; with `recurse`, the snapshots of the same name of all below its dataset as well: all, or no snapshot.
     ///
     /// # Errors
     /// It is not there; one has a hold of this tag.
@@ -26,7 +26,7 @@ impl Session<'_> {
         done.map_err(|(name, e)| failed(name.as_deref().unwrap_or(snapshot), e))
     }
 
-    /// Releases the hold `tag` of a snapshot; with `recurse`, those of the snapshots of the same name of all below its dataset
+    /// Releases the hold `tag` of a snapshot; with `recurse`, the holds of the snapshots of the same name of all below its dataset
     /// that have it: all or none. A snapshot that was marked for destruction goes with its last hold.
     ///
     /// # Errors

@@ -1,4 +1,15 @@
 //! What a program that uses the library is told, and asked to do.
+//!
+//! The library changes pools and knows nothing of what stands around it. Three traits are its view of that:
+//!
+//! - [`Host`]: it is told what happens ([`Event`]), and shows how far a stream is. An error of it ends the operation.
+//! - [`Mounts`]: what is mounted or otherwise in use. The library has datasets closed before it destroys, renames or exchanges them, and
+//!   tells what has changed. The answers of [`NoMounts`] are for programs that mount nothing.
+//! - [`Exclusion`]: keeps other operations out between a look and the change that follows from it. It is left while a stream is read,
+//!   which may stall.
+//!
+//! The host is told what becomes of each dataset that it has closed: it has changed, or it stays. Where mounting fails the host itself
+//! tells the user, and answers `false`; an error is a message that the library passes on.
 
 use crate::Error;
 use cenote_dsl::Dataset;
@@ -198,7 +209,7 @@ pub trait Mounts {
         let _ = names;
     }
 
-    /// A snapshot of `head` has another short name; with `recursive` so have those of the datasets below.
+    /// A snapshot of `head` has another short name; with `recursive` so have the snapshots of the datasets below.
     fn snapshot_renamed(&mut self, head: &str, recursive: bool, old: &str, new: &str) {
         let _ = (head, recursive, old, new);
     }
@@ -277,7 +288,8 @@ pub trait Mounts {
         true
     }
 
-    /// Properties were changed, which those that are mounted follow. False: not all do, as the user was told.
+    /// Properties were changed, which those that are mounted follow (`dsl_prop_notify_all`). False: not all do, as the user
+    /// was told.
     fn follow_properties(&mut self) -> bool {
         true
     }

@@ -45,7 +45,7 @@ impl Session<'_> {
         self.rename_snapshot(&dataset.name, short, how.recurse)
     }
 
-    /// Gives a snapshot another short name, with `recurse` those of the same name below its dataset as well.
+    /// Gives a snapshot another short name, with `recurse` the snapshots of the same name below its dataset as well.
     ///
     /// # Errors
     /// It is not there; the name is taken.

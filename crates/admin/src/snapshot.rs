@@ -29,7 +29,8 @@ impl Session<'_> {
         Ok(whole.map(|d| format!("{}@{short}", d.name)).collect())
     }
 
-    /// Takes snapshots with properties: all of the same moment, or none. One that is named twice is taken once.
+    /// Takes snapshots with properties (`lzc_snapshot`): all of the same moment, or none. One that is named twice is taken
+    /// once.
     ///
     /// # Errors
     /// One cannot be taken, or is in another pool.

@@ -1,6 +1,6 @@
 //! What users, groups or projects use of a file system or snapshot, and their quotas (`zfs_userspace`).
 //!
-//! Figures are those of the last transaction group on disk. Owners from other systems' domains (SMB) have the number that they
+//! Figures are as of the last transaction group on disk. Owners from other systems' domains (SMB) have the number that they
 //! are stored as.
 
 use crate::error::{Error, ErrorKind, Result, Why};

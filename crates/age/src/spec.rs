@@ -1,4 +1,4 @@
-//! What is to be simulated.
+//! What the user wants simulated.
 //!
 //! A [`Spec`] describes a pool (size, vdevs, sectors, fill, log space maps), what is done to it ([`Work`]), and the
 //! time: how long in all, from row to row of the report, and from one transaction group to the next. All time is

@@ -137,7 +137,7 @@ fn raw(
     })?;
     let get = seconds(|| {
         let got = all().map(async |name| store.get(&name).await?.bytes().await);
-        // Who reads gets a copy, as from the pool.
+        // A reader gets a copy, as from the pool.
         let mut copy = vec![0; noise.len()];
         let copied = got.buffered(tunables.uploads).try_fold(0, |sum, bytes| {
             copy[..bytes.len()].copy_from_slice(&bytes);

@@ -229,7 +229,7 @@ pub fn print_mounted(all: &[Rows]) {
     all.iter().for_each(|system| print_stolen(&system.system, &system.rows));
 }
 
-/// Prints the rows beside those of an earlier program, named `before`, if that was measured.
+/// Prints the rows beside the rows of an earlier program, named `before`, if that was measured.
 pub fn print_before(all: &[Rows], before: &str) {
     let of = |system: &str| all.iter().find(|r| r.system == system);
     let (Some(earlier), Some(now)) = (of(before), of("cenote")) else { return };

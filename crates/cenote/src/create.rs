@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A pool that is to be created, as `zpool create` does it.
+/// A pool to create, as `zpool create` does it.
 #[derive(Clone, Debug)]
 pub struct CreatePool {
     name: String,

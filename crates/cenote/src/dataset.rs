@@ -1,4 +1,11 @@
-//! Datasets.
+//! Datasets: what they are called, what they are like, and what is done to them.
+//!
+//! A [`Dataset`] is found by a name, and keeps the number of its object with its guid. Each call looks it up anew by these in the pool as
+//! the last transaction group left it: a dataset that was renamed is found, one that was destroyed is [`Error::NoDataset`]. In a pool
+//! that is open for reading nothing changes, and nothing is looked up.
+//!
+//! Properties as text are here, with types in [`property`](crate::property). Operations that consist of several changes, such as
+//! [`Dataset::destroy_all`], are those of `cenote-admin`. They come one by one: a pool has one turn for them.
 
 use crate::contents::{settings, whole};
 use crate::pool::{changed, owned};
@@ -131,7 +138,7 @@ impl Dataset {
         list.into_iter().map(|d| Dataset::new(&self.pool, d)).collect()
     }
 
-    /// The files of a file system or of a snapshot of one. Those of a file system in a pool that is
+    /// The files of a file system or of a snapshot of one. Files of a file system in a pool that is
     /// open for writing can be changed.
     ///
     /// # Errors
@@ -155,7 +162,7 @@ impl Dataset {
         Ok(FileSystem::fixed(&self.pool, fs))
     }
 
-    /// The contents of a volume or of a snapshot of one. Those of a volume in a pool that is open for
+    /// The contents of a volume or of a snapshot of one. The contents of a volume in a pool that is open for
     /// writing can be changed.
     ///
     /// # Errors

@@ -1,4 +1,10 @@
 //! Contents of files.
+//!
+//! A [`File`] reads and writes at offsets, and has a position for `std::io`'s traits. Reads show all changes that were made before, on disk or
+//! not. In a file system that is open for writing a handle keeps a file without a name until it is dropped.
+//!
+//! A write is stable after [`File::sync`], not before. [`File::copy_from`] clones whole blocks where both files are of one pool, and copies the
+//! rest. Holes are found by [`File::next_data`] and [`File::next_hole`], which read no data.
 
 use crate::live::Handle;
 use crate::{Pool, Result};

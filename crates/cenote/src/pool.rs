@@ -1,4 +1,14 @@
-//! Pools.
+//! Pools: found, opened, looked at, exported.
+//!
+//! [`Pool::find`] reads labels and opens nothing. [`Found::open`] opens a pool for reading and writes nothing;
+//! [`Found::open_writable`] imports it, and is refused while another system may be using it. A [`Pool`] is a handle that can be cloned.
+//! What comes from it (datasets, file systems, volumes) keeps it open.
+//!
+//! - A pool that is open for writing is exported by [`Pool::export`], or when the last of what came from it is dropped. After an export it
+//!   can only be read.
+//! - An export is refused while something is open for writing or a stream or comparison is under way.
+//! - Operations of administration come one by one (`turn`). Operations that take long share `in_use`, which keeps the pool from being
+//!   exported.
 
 use crate::contents::{Files, replayer, settings};
 use crate::host::Turn;

@@ -1,4 +1,11 @@
 //! Properties of datasets with types.
+//!
+//! A [`Property`] can be set, a [`Figure`] is computed by OpenZFS; both are names with the type of their values. The constants of this
+//! module are those that OpenZFS has. [`Dataset::get`](crate::Dataset::get) reads one with its source,
+//! [`Dataset::assign`](crate::Dataset::assign) sets one.
+//!
+//! A value passes as the text that `zfs get -p` shows and `zfs set` takes ([`Value`]): numbers are exact, a limit that is not set is
+//! `None`, times are points in time. A text that is no value of the type is [`Error::Value`](crate::Error::Value), not a default.
 
 use crate::{Dataset, Error, Result, Source};
 use std::borrow::Cow;

@@ -1,4 +1,10 @@
 //! Keeping a pool whole: what its devices are like, scrubs, what is damaged, and devices that leave and join.
+//!
+//! All of it is methods of [`Pool`]. What is told ([`Vdev`], [`Scan`], the damaged files) is a copy as of the last transaction group,
+//! with the errors that were counted since. What is ordered is on disk when the call returns: that a scrub has begun or is paused, that a
+//! device has joined, left, or is out of use. Scrubs and resilvers go on in the background, and after the next import for writing.
+//!
+//! A device goes by its name in `zpool status`, its path, or its guid in decimal.
 
 use crate::{Error, Pool, Result};
 use cenote_admin::Exclusion;

@@ -1,4 +1,8 @@
 //! Snapshots and what comes from them: clones, holds, bookmarks, rollbacks, differences.
+//!
+//! All of it is methods of [`Dataset`]. They are operations of `cenote-admin`, and are done one by one. Several snapshots are of the same
+//! moment, or are not taken at all. An operation that something is in the way of changes nothing, and its error names what that is
+//! ([`Error::in_the_way`](crate::Error::in_the_way)): later snapshots of a rollback, clones of a snapshot that is destroyed, holds.
 
 use crate::{Dataset, Result};
 use cenote_admin::Exclusion;
@@ -23,7 +27,7 @@ pub struct Hold {
 /// What [`Dataset::rollback_with`] destroys on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Newer {
-    /// Nothing: the snapshot has to be the newest.
+    /// Nothing: the snapshot must be the newest.
     #[default]
     Kept,
     /// Later snapshots and bookmarks.

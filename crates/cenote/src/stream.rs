@@ -1,4 +1,11 @@
 //! Streams of snapshots: `zfs send` to any writer, `zfs receive` from any reader.
+//!
+//! A [`Stream`] says what is sent and how: one snapshot, what has changed since another one or a bookmark, or a package of many datasets
+//! with their properties and holds. [`Stream::send`] writes it. [`Pool::receive`] takes one stream or a package; [`Receive`] says what is
+//! forced, renamed or left out. A receive that was interrupted can leave a token, with which [`Pool::resume_send`] writes the rest.
+//!
+//! Both are operations of `cenote-admin`. Snapshots that are sent have a hold meanwhile. A receive keeps other operations out only at
+//! the beginning and the end of each stream, since its input may stall.
 
 use crate::{Dataset, Pool, Result};
 use cenote_admin::send::{Send as How, decode_token};

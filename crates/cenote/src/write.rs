@@ -1,4 +1,11 @@
 //! Changing the files of a file system.
+//!
+//! All of it is methods of [`FileSystem`], and the names are those of `std::fs`. A path is looked up from the root of the file system;
+//! symbolic links on the way to its last component are followed. New files belong to the user and group of the process.
+//!
+//! Each call is one change of `cenote-zpl`, done as a whole or not at all, except the calls that go through many names
+//! ([`FileSystem::create_dir_all`], [`FileSystem::remove_dir_all`]): what these did before an error stays. A file that loses its last
+//! name while it is open stays until its last handle goes. [`FileSystem::sync`] waits until all changes are stable.
 
 use crate::{Error, File, FileSystem, Metadata, Result, SetAttr};
 use cenote_zpl::{NewNode, NodeKind, Removed, RenameFlags, SetXattr};

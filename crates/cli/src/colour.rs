@@ -1,4 +1,4 @@
-//! Colours on the user's terminal, as OpenZFS has them (`printf_color`): for users who set `ZFS_COLOR`.
+//! Colours on the user's terminal, as OpenZFS has them (`printf_color`): for users with `ZFS_COLOR` set.
 
 use crate::context::Context;
 use std::ffi::OsStr;

@@ -94,7 +94,7 @@ impl Wanted {
         self.format.is_some() || self.location.is_some() || self.iterations.is_some()
     }
 
-    /// How a new dataset below `parent` (`None`: a new pool's root) is to be encrypted. Asks for the key, if it gets one of its own.
+    /// How a new dataset below `parent` (`None`: a new pool's root) will be encrypted. Asks for the key, if it gets one of its own.
     ///
     /// # Errors
     /// What is missing, or wrong with the key.

@@ -1,5 +1,5 @@
-//! `zfs rewrite` and `cenote rewrite`: the blocks of files are written anew, unmodified, so that they
-//! are laid out afresh with the properties that their dataset has now.
+//! `zfs rewrite` and `cenote rewrite` (`zfs_do_rewrite`): the blocks of files are written anew, unmodified, so that they are
+//! laid out afresh with the properties that their dataset has now.
 //!
 //! The command opens each file to be written to, as the user, and asks the mount's server to
 //! rewrite one range after the other ([`cenote_fuse::rewrite`]); so it can be interrupted between two

@@ -1,4 +1,4 @@
-//! Signals that end the process, put off while it does something that has to be undone first.
+//! Signals that end the process, put off while it does something that must be undone first.
 
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

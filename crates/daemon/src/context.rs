@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The process that the user started, which does what is to be done with the user's rights.
+/// The process that the user started, which does what must be done with the user's rights.
 pub trait Process: Send + Sync {
     /// Has the process do something; what that is, and what came of it, is between the command and the process.
     ///

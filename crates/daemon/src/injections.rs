@@ -1,4 +1,4 @@
-//! The faults that administrators inject into imported pools (`inject_handlers`).
+//! The faults that administrators inject into imported pools (`inject_handlers`, `zfs_ioc_inject_fault`).
 //!
 //! What a handler does it does further below: in front of a device (`cenote_vdev::injection`) or where blocks are read
 //! (`cenote_store::injection`). Here is the list of them, with the numbers by which they are named. It is in memory only: a handler
@@ -143,7 +143,7 @@ impl Injections {
         !gone.is_empty()
     }
 
-    /// Whether an import or export of this pool is to be held up already.
+    /// Whether an import or export of this pool will be held up already.
     pub fn has_pause(&self, pool: &str, moment: Moment) -> bool {
         let all = self.all.lock();
         let is_it = |one: &Listed| matches!(one.what, What::Pause(when, _) if when == moment);

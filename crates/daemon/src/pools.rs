@@ -308,7 +308,7 @@ impl PoolTable {
         }
     }
 
-    /// What does for this process what has to be done at paths, in its mount namespace.
+    /// The agent that does for this process what must be done at paths, in its mount namespace.
     pub fn agent(&self) -> Arc<dyn Agent> {
         Arc::clone(&self.agent)
     }

@@ -64,7 +64,7 @@ impl ObjectCache {
         let generation = self.generation + 1;
         shared.newest.store(generation, SeqCst);
         for (number, dnode) in changed {
-            // Of what is no ZAP there is nothing, or nobody asks for it before it is one, and changed, again.
+            // An object that is no ZAP has no index here; an old one is not asked for before the object is a ZAP, and changed, again.
             if dnode.is_none_or(|dnode| dnode.phys.kind.is_zap()) {
                 shared.micro_zaps.remove(number);
             }

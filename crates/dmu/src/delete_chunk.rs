@@ -2,8 +2,8 @@
 //!
 //! A transaction group has all pointers that are freed in it in memory, and reads every indirect block
 //! that they are in. So long ranges are freed in chunks, from their end, with a transaction for each
-//! (`dmu_free_long_range`). Fill counts tell how much is below an indirect block, so that a block of
-//! each level is all that has to be read to find where a chunk begins.
+//! (`dmu_free_long_range`). Fill counts tell how much is below an indirect block, so that one block of
+//! each level is read to find where a chunk begins.
 //!
 //! What is pending does not count: it is in memory anyway, and more of it than its pointers.
 //!

@@ -1,4 +1,4 @@
-//! A dnode in memory (`dnode_phys_t`, with what has to be known beside it).
+//! A dnode in memory (`dnode_phys_t`, with what is known beside it).
 //!
 //! Invariant: it does not change while it is shared.
 

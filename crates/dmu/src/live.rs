@@ -59,7 +59,8 @@ use std::time::{Duration, Instant};
 /// Times that something is read, where what was read may have been overwritten.
 const TRIES: u32 = 10;
 
-/// What a change is going to cost, at most (`dmu_tx_hold_write`, `dmu_tx_hold_free`, `dmu_tx_hold_zap`).
+/// What a change is going to cost, at most (`dmu_tx_hold_write`, `dmu_tx_hold_free`, `dmu_tx_hold_zap`, `dmu_tx_hold_bonus`,
+/// `dmu_tx_hold_spill`, `dmu_tx_count_write`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of the blocks to be written, as far as they are known
@@ -78,7 +79,7 @@ pub trait Hold: Send {
     /// many pointers it freed, which the engine did not know.
     fn settle(&mut self, _bytes: u64, _freed: u64) {}
 
-    /// Tells that nothing is left of the change: it was refused, or runs again in a place of its own.
+    /// Tells that nothing is left of the change (`dmu_tx_abort`): it was refused, or runs again in a place of its own.
     fn undone(&mut self) {}
 }
 
@@ -609,7 +610,7 @@ impl LiveObjectSet {
         WriteError::Suspended(why)
     }
 
-    /// Whether anything waits to be written.
+    /// Whether anything waits to be written (`dmu_objset_is_dirty`).
     pub fn is_dirty(&self) -> bool {
         self.set.lock().is_dirty()
     }

@@ -148,7 +148,7 @@ impl Object {
         Error::Decode { objset: self.objset.id(), object: self.dnode.number, source }
     }
 
-    /// Data block `blkid`; `None` for a hole (`dbuf_hold`, `dbuf_read`).
+    /// Data block `blkid`; `None` for a hole (`dbuf_hold`, `dbuf_read`, `dbuf_read_impl`, `dbuf_hold_impl`).
     pub fn block(&self, blkid: u64) -> Result<Option<Block>> {
         match self.overlay().and_then(|overlay| overlay.block(blkid)) {
             Some(Pending::Data(data)) => {

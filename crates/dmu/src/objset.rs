@@ -50,7 +50,7 @@ pub struct ObjectSet {
     root: BlockPointer,
     order: ByteOrder,
     phys: ObjsetPhys,
-    /// Its pointers are those of this group; `None`: of all groups to come, or what reads them sees to that.
+    /// Its pointers are of this group; `None`: of all groups to come, or what reads them sees to that.
     as_of: Option<u64>,
     cache: ObjectCache,
 }
@@ -65,12 +65,12 @@ impl ObjectSet {
     /// Opens the object set at `bp`; `id` is the dataset's object number (0 for the MOS), used in
     /// bookmarks (`dmu_objset_open_impl`). A hole is an object set that was never written: it has no objects.
     ///
-    /// Each group writes the MOS anew: its pointers are those of the group that its root was born in.
+    /// Each group writes the MOS anew: its pointers are of the group that its root was born in.
     pub fn open(store: Arc<Store>, id: u64, bp: BlockPointer) -> Result<Arc<ObjectSet>> {
         ObjectSet::open_as_of(store, id, bp, group_of(id, &bp))
     }
 
-    /// As [`ObjectSet::open`], of one whose pointers are those of the group `as_of` (see [`Store::as_of`]); `None`: they last.
+    /// As [`ObjectSet::open`], of one whose pointers are of the group `as_of` (see [`Store::as_of`]); `None`: they last.
     ///
     /// # Errors
     /// As for [`ObjectSet::open`].

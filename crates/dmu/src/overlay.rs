@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Bytes that a cloned block counts for: its entry in a table of references makes about so much dirty.
 const CLONE_BYTES: u64 = 4096;
 
-/// What one transaction group changed.
+/// What one transaction group changed (`dbuf_dirty_record_t`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
     dirty: Blocks,
@@ -148,7 +148,7 @@ impl Layer {
         self.dirty.get_mut(blkid).and_then(Payload::plain_mut).map(Abd::make_mut)
     }
 
-    /// Gives a dirty block another size, if there is one that is not compressed.
+    /// Gives a dirty block another size, if there is one that is not compressed (`dbuf_new_size`).
     pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
         self.physical.remove(blkid);
         if let Some(data) = self.dirty.get_mut(blkid).and_then(Payload::plain_mut) {
@@ -254,7 +254,7 @@ impl Overlay {
         std::iter::once(&self.top).chain(self.under.as_deref())
     }
 
-    /// What is pending for block `blkid`; `None` if it is as on disk.
+    /// What is pending for block `blkid` (`dnode_block_freed`); `None` if it is as on disk.
     pub(crate) fn block(&self, blkid: u64) -> Option<Pending<'_>> {
         for layer in self.layers() {
             if let Some(data) = layer.dirty.get(blkid) {

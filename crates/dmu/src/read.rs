@@ -120,7 +120,7 @@ impl Object {
         all
     }
 
-    /// Starts background reads of the pointers of what comes behind byte `end`: to read that ahead waits for none of them then.
+    /// Starts background reads of the pointers of what comes behind byte `end`: to read that ahead does not wait for them then.
     pub(crate) fn prefetch_pointers(&self, end: u64) {
         let Some(tree) = self.visible_tree() else { return };
         let first = (end / self.dnode().block_size.max(1)).checked_shr(tree.fan()).unwrap_or(0);

@@ -30,7 +30,7 @@ pub fn counts() -> (u64, u64, u64) {
     (HITS.load(Relaxed), MISSES.load(Relaxed), ISSUED.load(Relaxed))
 }
 
-/// State of one sequential reader.
+/// State of one sequential reader (`zfetch_t`).
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     state: Mutex<State>,

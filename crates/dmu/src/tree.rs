@@ -27,7 +27,7 @@ pub struct Tree<'a> {
     pub object: u64,
     /// Its dnode.
     pub dnode: &'a DnodePhys,
-    /// Its pointers are those of this group (see [`Store::as_of`]).
+    /// Its pointers are of this group (see [`Store::as_of`]).
     pub as_of: Option<u64>,
 }
 

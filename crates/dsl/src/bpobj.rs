@@ -42,7 +42,7 @@ pub struct BpobjEntry {
     pub bpobj: u64,
 }
 
-/// Decodes the header of bpobj `object` of `mos`.
+/// Decodes the header of bpobj `object` of `mos` (`bpobj_open`).
 pub fn header(mos: &Arc<ObjectSet>, object: u64) -> Result<BpobjPhys> {
     header_of(&mos.object(object)?)
 }
@@ -55,7 +55,7 @@ fn header_of(object: &Object) -> Result<BpobjPhys> {
     })
 }
 
-/// Calls `f` for every entry of bpobj `object` and of all bpobjs below it. Within one bpobj the
+/// Calls `f` for every entry of bpobj `object` and of all bpobjs below it (`bpobj_iterate_nofree`). Within one bpobj the
 /// newest entries come first, which is the order in which a livelist's frees must be met.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Bytes in memory between threads of a stream. The thread that makes them waits until there is room.
 //!
-//! Rule: a thread that takes a share keeps none itself meanwhile. All that are taken are with threads that go on
+//! Rule: a thread that takes a share has no other share itself meanwhile. All shares that are taken are with threads that go on
 //! without it, so that each is given back. A thread that kept one would wait for itself where the next one does not fit
 //! beside it.
 
@@ -27,8 +27,8 @@ impl Budget {
         Arc::new(Budget { most, taken: Mutex::default(), given_back: Condvar::new() })
     }
 
-    /// Waits until there is room for so many bytes. If they are more than the whole budget, it waits until nothing else
-    /// is taken.
+    /// Waits until there is room for so many bytes (`bqueue_enqueue`). If they are more than the whole budget, it waits until
+    /// nothing else is taken.
     pub fn take(self: &Arc<Budget>, bytes: u64) -> Share {
         let mut taken = self.taken.lock();
         while *taken > 0 && taken.saturating_add(bytes) > self.most {

@@ -143,7 +143,7 @@ impl Dsl {
     }
 
     /// The dataset that is object `ds_obj` of the MOS (from an error log, an origin, a list of
-    /// clones); `None` if the object is gone or no dataset (`dsl_dataset_hold_obj`).
+    /// clones); `None` if the object is gone or no dataset (`dsl_dataset_hold_obj`, `dsl_dsobj_to_dsname`).
     pub fn by_object(&self, ds_obj: u64) -> Result<Option<Dataset>> {
         let ds = match self.read_dataset(ds_obj) {
             Ok(ds) => ds,
@@ -164,8 +164,8 @@ impl Dsl {
         Ok(None)
     }
 
-    /// Child file systems and volumes, sorted by name, without hidden ones. A child that cannot
-    /// be read is left out and logged.
+    /// Child file systems and volumes, sorted by name, without hidden ones (`zfs_iter_filesystems`, `dmu_dir_list_next`). A
+    /// child that cannot be read is left out and logged.
     pub fn children(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         self.children_found(d).map(|(children, _)| children)
     }
@@ -208,8 +208,8 @@ impl Dsl {
         Ok((children, all))
     }
 
-    /// Snapshots in the order in which they were taken; empty for a snapshot or bookmark. One
-    /// that cannot be read is left out and logged.
+    /// Snapshots in the order in which they were taken (`zfs_iter_snapshots`, `dmu_snapshot_list_next`); empty for a snapshot
+    /// or bookmark. One that cannot be read is left out and logged.
     pub fn snapshots(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         if !d.is_head() || d.ds.snap_names == 0 {
             return Ok(Vec::new());
@@ -228,7 +228,7 @@ impl Dsl {
         Ok(snapshots)
     }
 
-    /// Bookmarks of a file system or volume, oldest first.
+    /// Bookmarks of a file system or volume, oldest first (`lzc_get_bookmarks`).
     pub fn bookmarks(&self, d: &Dataset) -> Result<Vec<Dataset>> {
         let mut bookmarks = self.bookmarks_as_stored(d)?;
         bookmarks.sort_by(|a, b| {

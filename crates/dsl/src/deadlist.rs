@@ -150,7 +150,7 @@ impl Freed {
 }
 
 /// Calls `f` for every block that bpobj `object` of a livelist has as allocated and not as freed
-/// (`dsl_process_sub_livelist`).
+/// (`dsl_process_sub_livelist`, `dsl_livelist_iterate`).
 pub fn live_blocks(
     mos: &Arc<ObjectSet>,
     object: u64,
@@ -189,7 +189,8 @@ impl Dsl {
         object.map(|o| self.deadlist_at(o)).transpose()
     }
 
-    /// The list of old locations of a dataset's blocks on removed devices, if it has one.
+    /// The list of old locations of a dataset's blocks on removed devices, if it has one
+    /// (`dsl_dataset_get_remap_deadlist_object`).
     pub fn remap_deadlist(&self, d: &Dataset) -> Result<Option<Deadlist>> {
         let object = self.field_u64(d.ds_obj, REMAP_DEADLIST)?;
         object.map(|o| self.deadlist_at(o)).transpose()

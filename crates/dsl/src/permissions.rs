@@ -1,4 +1,4 @@
-//! Delegated permissions (`dsl_deleg_get`).
+//! Delegated permissions (`dsl_deleg_get`, `zfs_deleg_whokey`).
 //!
 //! A directory has a ZAP of grants. An entry is named by whom it is for, `KL$WHO`: kind `K`, in upper case
 //! if what it grants are sets of permissions, place `L`, and an id or the name of a set. Its value is the

@@ -1,4 +1,4 @@
-//! Send streams of snapshots (`dmu_send`).
+//! Send streams of snapshots (`dmu_send`, `zfs_ioc_send_new`).
 //!
 //! A stream says what changed since a transaction group: for a full stream the first of all, for an incremental
 //! one that of the snapshot it starts from. The blocks of dnodes are walked in order; each that changed brings
@@ -67,7 +67,7 @@ pub struct SendOptions {
     pub embedded: bool,
     /// Data is sent compressed as it is on disk (`-c`).
     pub compressed: bool,
-    /// Blocks are sent as they are on disk (`-w`): those of encrypted datasets encrypted.
+    /// Blocks are sent as they are on disk (`-w`): blocks of encrypted datasets encrypted.
     pub raw: bool,
     /// The pool's feature `embedded_data` is active.
     pub pool_embeds: bool,

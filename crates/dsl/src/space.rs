@@ -160,7 +160,7 @@ impl Dsl {
     }
 
     /// Bytes written to `d` since `earlier`, a snapshot or bookmark of the same file system or of
-    /// one that it descends from; `None` if it is not earlier, or a bookmark without sizes.
+    /// one that it descends from (`zfs_ioc_space_written`); `None` if it is not earlier, or a bookmark without sizes.
     pub fn written_since(&self, d: &Dataset, earlier: &Dataset) -> Result<Option<u64>> {
         Ok(self.sizes_since(d, earlier)?.map(|s| s.used))
     }

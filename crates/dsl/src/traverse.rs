@@ -1,4 +1,4 @@
-//! One walk over the blocks of an object set (`traverse_dataset`), for all code that looks at each block.
+//! One walk over the blocks of an object set (`traverse_dataset`, `traverse_impl`), for all code that looks at each block.
 //!
 //! Blocks are met in the order of their numbers: blocks of dnodes, and with each of these the blocks of its objects. A
 //! [`Visitor`] is told of a pointer before what is below it (`TRAVERSE_PRE`) and after it (`TRAVERSE_POST`). It says
@@ -128,7 +128,7 @@ pub(crate) fn reach(tree: &Tree<'_>) -> u64 {
     first(&tree.bookmark(tree.dnode.levels.saturating_sub(1), pointers), tree.fan())
 }
 
-/// Whether all of a block, and what is below, comes before `mark` (`zbookmark_subtree_completed`).
+/// Whether all of a block, and what is below, comes before `mark` (`zbookmark_subtree_completed`, `zbookmark_compare`).
 fn is_before(at: &Bookmark, fan: u32, mark: Mark) -> bool {
     let end = first(&Bookmark { blkid: at.blkid.saturating_add(1), ..*at }, fan);
     let own = match at.object {

@@ -70,7 +70,7 @@ impl Counted {
     /// The MOS cannot be read.
     pub fn of(tx: &mut Tx<'_>, set: &SyncingSet, ds_obj: u64) -> Result<Counted> {
         if set.is_received_raw() {
-            // Nobody can tell the owners of what is encrypted, nor change what is counted.
+            // The owners of what is encrypted cannot be told, nor can what is counted be changed.
             return Ok(Counted { flags: 0, projects_along: false });
         }
         let complete = set.synced().phys().flags;

@@ -26,8 +26,8 @@ const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 const DRAID: &str = "org.openzfs:draid";
 
 impl Engine {
-    /// Adds devices to the pool (`zpool add`, `spa_vdev_add`): top-level vdevs, spares, cache devices. They are
-    /// prepared with the pool's config ([`create::CreateSpec::pool`]).
+    /// Adds devices to the pool (`zpool add`, `spa_vdev_add`, `zfs_ioc_vdev_add`): top-level vdevs, spares, cache devices.
+    /// They are prepared with the pool's config ([`create::CreateSpec::pool`]).
     ///
     /// # Errors
     /// The pool's vdevs are not those any more that the devices were prepared for; a device cannot

@@ -1,6 +1,6 @@
 //! Devices that come to the places of those that are away (OpenZFS's `zfs_mod`: `zfs_process_add`, `zfs_deliver_check`).
 //!
-//! A leaf is *away* ([`Lack`]) if its device was not there, or was another one, when it was to be opened, if it stopped answering and its
+//! A leaf is *away* ([`Lack`]) if its device was not there, or was another one, when it should have been opened, if it stopped answering and its
 //! path leads elsewhere by now, or if it had too many errors. What is at the place of such a leaf is looked at
 //! ([`Shared::look_for_missing`]): its path, for disks also the physical place that OpenZFS noted (`phys_path`, below
 //! `/dev/disk/by-path`), and the disk of a partition that OpenZFS made. If the labels there are the leaf's own, it is brought back. If there
@@ -205,7 +205,7 @@ fn lack(leaf: &Vdev) -> Option<Lack> {
     }
 }
 
-/// Whether a leaf is to be replaced by what has come: it is away, and no other device is about to replace it.
+/// Whether a leaf must be replaced by what has come: it is away, and no other device is about to replace it.
 fn is_to_be_replaced(tree: &VdevTree, leaf: &Vdev) -> bool {
     lack(leaf).is_some() && !is_being_replaced(tree, leaf)
 }
@@ -263,7 +263,7 @@ fn labels_on(device: &dyn Device) -> io::Result<Option<DeviceLabels>> {
     read_labels(device)
 }
 
-/// Whether labels are those of a leaf of a pool.
+/// Whether labels belong to a leaf of a pool.
 fn are_of(labels: &DeviceLabels, pool: u64, leaf: u64) -> bool {
     labels.labels.iter().flatten().any(|label| {
         (config::number(label, "pool_guid"), config::number(label, "guid")) == (pool, leaf)

@@ -1,8 +1,8 @@
 //! A thread that works in the background while there is something to do (`zthr_t`).
 //!
-//! There is at most one. It is woken when there may be something to do, and ends when it finds nothing. Who wakes it while it runs has
-//! it look once more before it ends, so that no call is lost. Where everything is to happen in the calling threads, the one that
-//! wakes it does its work.
+//! There is at most one such thread. It is woken when there may be something to do, and ends when it finds nothing. A call that wakes it
+//! while it runs has it look once more before it ends, so that no call is lost. Where all work is done in the calling threads, the thread
+//! that makes the call does the work itself.
 //!
 //! Invariants: `again` is set only while a thread works, and a thread gives its place up once.
 

@@ -1,4 +1,4 @@
-//! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): labels, flush,
+//! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`, `uberblock_update`): labels, flush,
 //! uberblock; then the view of it.
 //!
 //! Invariants: the uberblock leads to all that the group changed. A view is of a group that is on disk.

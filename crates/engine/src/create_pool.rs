@@ -85,7 +85,8 @@ fn no_uberblock() -> Uberblock {
 }
 
 impl Engine {
-    /// Creates a pool; `format` puts into the root file system what every file system has (`spa_create`).
+    /// Creates a pool; `format` puts into the root file system what every file system has (`spa_create`,
+    /// `zfs_ioc_pool_create`).
     ///
     /// # Errors
     /// See [`CreateError`]. Nothing is written to devices that are in use.

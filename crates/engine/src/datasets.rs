@@ -1,5 +1,10 @@
 //! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
 //!
+//! A change reserves room for what it writes, enters the open group, and only then looks whether its dataset is closed: it
+//! is told so before the group is charged. When the group is quiesced, the sync takes over what its datasets have collected,
+//! in the order of their numbers. A dataset is in use while it has references beyond the table's own, the sync's and those
+//! that are lent to the engine.
+//!
 //! Invariants: a group takes over what it writes once, and has it until it is on disk. No long hold is on a dataset that it has destroyed.
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is done with devices that have had too many errors (OpenZFS's agent `zfs-retire`).
 //!
-//! A leaf that is to be faulted and that its vdev needs is degraded instead. Both last until the errors are cleared, or the pool
+//! A leaf that should be faulted, but that its vdev needs, is degraded instead. Both states last until the errors are cleared, or the pool
 //! is imported again: what was found on one system need not hold on another. Spares step in for both.
 //!
 //! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its

@@ -17,7 +17,7 @@
 //! - Pass 1 has in it what OpenZFS's has: the datasets, sync tasks, and the first pass over the MOS.
 //! - *Data* are blocks of level 0 of plain files and volumes; everything else is metadata, space maps
 //!   included (`DMU_OT_IS_METADATA`).
-//! - Blocks are what the write pipeline hands to the devices, bytes those of all copies. Writes are
+//! - Blocks are what the write pipeline hands to the devices; bytes count all copies. Writes are
 //!   what devices are asked for after aggregation, with mirroring, parity and padding. They count in the pass in which
 //!   they are done: what passes leave to be written, all of a small group, is written at the end of the last one.
 //! - Labels and uberblocks are apart: the commit writes them, no pass does.

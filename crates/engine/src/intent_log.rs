@@ -2,24 +2,24 @@
 //!
 //! After a clean export the header of an object set still names the block that the next record would
 //! have gone to. After a crash it names a chain of blocks; if all their records are in the dataset
-//! already, nothing is to be replayed. Such a log goes when the pool is imported, as it does when
+//! already, there is nothing to replay. Such a log goes when the pool is imported, as it does when
 //! OpenZFS mounts the dataset: a snapshot must not have one, for its clones would have the same.
 //!
-//! Blocks of a log are written in a group that is still open, so those of the group that a crash took
+//! Blocks of a log are written in a group that is still open, so the blocks of the group that a crash took
 //! are in no space map. The first group after the import claims them ([`cenote_dsl::zil::claim`]), before
 //! it allocates anything else. Whatever is in a claimed log is allocated, records' data included, until
 //! it is replayed, and what it clones has a reference more.
 //!
-//! A claimed log waits until somebody opens its dataset ([`Engine::live`]), also in further imports. Whoever opens it first
-//! replays the log: the dataset is opened for that alone, and once all is on disk the log is destroyed. Others who open the
+//! A claimed log waits until its dataset is opened ([`Engine::live`]), also in further imports. The first thread that opens the dataset
+//! replays the log: the dataset is opened for that alone, and once all is on disk the log is destroyed. Other threads that open the
 //! dataset wait meanwhile ([`Opening`]), and no snapshot is taken of it. Logs of datasets that are about to be
 //! opened are replayed several at once ([`Engine::replay_these_logs`]).
 //!
-//! A snapshot of a dataset whose log waits is of the state before it; where a part of the log was replayed there is none. Its root block names the
-//! log, which is the head's alone: nobody looks for a log in a snapshot, and what is made of one is given none ([`SyncContext::zero_intent_log`]).
+//! A snapshot of a dataset whose log waits is of the state before it; where a part of the log was replayed no snapshot is taken. Its root block names the
+//! log, which belongs to the head alone: no code looks for a log in a snapshot, and a clone of a snapshot gets no log ([`SyncContext::zero_intent_log`]).
 //!
-//! All logs are read before the first group, several at once, which also tells how much there is to be
-//! replayed ([`progress`]). What was read is kept for the replay, within a bound ([`Kept`]), so that a block of a log
+//! All logs are read before the first group, several at once, which also tells how much there is to
+//! replay ([`progress`]). What was read is kept for the replay, within a bound ([`Kept`]), so that a block of a log
 //! is read once; where nothing is opened it is let go.
 //!
 //! A log that cannot be replayed stays: one that has a record which cannot be applied, or that cannot be
@@ -167,7 +167,7 @@ impl SyncContext<'_> {
     }
 
     /// No dataset has an intent log any more: frees what log vdevs have allocated all the same. A log that was given up
-    /// because a log vdev was missing, or damaged, ends for who frees it where it cannot be read. Nothing but
+    /// because a log vdev was missing, or damaged, ends, for the code that frees it, where it cannot be read. Nothing but
     /// blocks of logs is allocated on log vdevs ([`cenote_store::alloc::Class::fallbacks`], `zio_alloc_zil`).
     ///
     /// # Errors
@@ -302,7 +302,7 @@ pub(crate) struct Waiting {
     bytes: u64,
 }
 
-/// Intent logs that are to be replayed.
+/// Intent logs that wait to be replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Unreplayed {
     waiting: Vec<Waiting>,
@@ -320,7 +320,7 @@ impl Unreplayed {
         }
     }
 
-    /// Lets go what was read of logs that nobody opened in time.
+    /// Lets go of what was read of logs whose datasets were not opened in time.
     pub fn let_go_in_time(&mut self) {
         if self.read.take_if(|read| read.elapsed() >= KEEP_FOR).is_some() {
             self.kept = Arc::default();
@@ -337,7 +337,7 @@ impl Unreplayed {
     }
 }
 
-/// Replays the log of a dataset that nobody else uses; blocks of the log that were read already are in what
+/// Replays the log of a dataset that no other thread uses; blocks of the log that were read already are in what
 /// it is given. It makes the changes and notes in the header how far it came, in the same transaction.
 pub type ReplayLog<'a> =
     dyn Fn(&Arc<LiveObjectSet>, &Kept) -> std::result::Result<(), String> + Sync + 'a;
@@ -378,13 +378,13 @@ impl fmt::Debug for Replayer {
 pub(super) struct ReadLogs {
     /// Nothing is left to be replayed of these heads' logs.
     pub(super) finished: Vec<u64>,
-    /// What is to be claimed, by heads.
+    /// What must be claimed, by heads.
     pub(super) claims: Vec<(u64, Claim)>,
     /// There are logs besides those that are finished.
     pub(super) others: bool,
 }
 
-/// Reads the logs that wait, many at once. Nothing is written. Returns what is to be claimed, and what is to be replayed.
+/// Reads the logs that wait, many at once. Nothing is written. Returns what must be claimed, and what must be replayed.
 ///
 /// # Errors
 /// A device failed to read a log that is not claimed.
@@ -527,7 +527,7 @@ impl Engine {
         )))
     }
 
-    /// Replays logs of datasets that nobody else can open.
+    /// Replays logs of datasets that no other thread can open.
     ///
     /// Errors: the pool is suspended.
     fn replay_entered(
@@ -651,7 +651,7 @@ impl Engine {
     pub fn clear_intent_log(&self, ds_obj: u64) -> std::result::Result<(), EngineError> {
         self.sync_task(move |context| {
             if context.datasets.is_some_and(|datasets| datasets.is_open(ds_obj)) {
-                // Who opened it replayed its log, unless there was none: there is nothing to give up then.
+                // The thread that opened it replayed its log, unless it had no log: there is nothing to give up then.
                 let gone = context.head_objset(ds_obj)?.phys().zil.log.is_hole();
                 return if gone { Ok(()) } else { Err(DslWriteError::Busy) };
             }

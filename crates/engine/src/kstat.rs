@@ -228,7 +228,7 @@ pub fn arcstats(pools: &[Arc<Pool>]) -> String {
             ("hash_elements", a.elements),
             ("hash_elements_max", a.elements_max),
             ("p", a.p),
-            // Data and metadata share one target; metadata has none of its own, and this is what it takes.
+            // Data and metadata share one target; metadata has no target of its own, and this is what it takes.
             ("meta", part(metadata, values)),
             ("pd", part(a.p, a.c)),
             ("pm", part(a.p, a.c)),
@@ -478,7 +478,7 @@ pub fn io(pool: &Pool) -> String {
     )
 }
 
-/// `POOL/objects`: what a pool has in its object store, and what was asked of that since the import; none of OpenZFS's.
+/// `POOL/objects`: what a pool has in its object store, and what was asked of that since the import; OpenZFS has no such file.
 pub fn objects(pool: &Pool) -> Option<String> {
     let figures = pool.store().vdevs().growing_figures()?;
     let rows: Vec<(&'static str, u64)> =

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `txg` | the open group, and how it is quiesced |
 //! | `throttle` | how fast changes enter groups |
-//! | `datasets` | datasets that are open for writing; who may write how much |
+//! | `datasets` | datasets that are open for writing; how much each may write |
 //! | `room` | what is left in the pool, and what of it is reserved for whom |
 //! | `quota` | whether quotas let a change in |
 //! | [`task`] | sync tasks |
@@ -343,7 +343,7 @@ impl Shared {
         self.queue.fail_all(why);
     }
 
-    /// Has threads that nobody waits for suspend the pool if they find that its state is not what it must be.
+    /// Has threads that no thread waits for suspend the pool if they find that its state is not what it must be.
     fn listen(self: &Arc<Self>) {
         for alarm in self.disk.alarms() {
             let shared = Arc::downgrade(self);
@@ -452,8 +452,7 @@ impl Engine {
         self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive(raw))
     }
 
-    /// Forgets an open dataset, once all of it is on disk. Its users cannot change it
-    /// any more.
+    /// Forgets an open dataset, once all of it is on disk (`dmu_objset_disown`). Its users cannot change it any more.
     ///
     /// # Errors
     /// The pool is suspended.
@@ -471,7 +470,7 @@ impl Engine {
             }
             return Err(e);
         }
-        // Nobody can use it any more, whatever became of its log: it must not be in the way of who gives that up.
+        // It cannot be used any more, whatever became of its log: it must not be in the way of an order that gives the log up.
         self.shared.datasets.close(ds_obj);
         Ok(log_closed?)
     }
@@ -555,7 +554,7 @@ impl Engine {
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
-    /// reason to, and does not wait for it. Its outcome is not reported.
+    /// reason to, and does not wait for it (`dsl_sync_task_nowait`). Its outcome is not reported.
     ///
     /// # Errors
     /// The pool is suspended.
@@ -630,8 +629,8 @@ impl Engine {
         self.sync_task_beside_logs(change, |()| true)
     }
 
-    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
-    /// Nothing may be mounted.
+    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends (`spa_export`, `spa_destroy`,
+    /// `zfs_ioc_pool_export`, `spa_unload`, `spa_deactivate`). Nothing may be mounted.
     ///
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.
@@ -768,7 +767,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Work::End => break,
         }
         let txg = shared.tx_state.synced_txg();
-        // Those who wait are told, whatever happens.
+        // Threads that wait are told, whatever happens.
         let sync = || Store::holding_reads(|| core.lock().sync(shared));
         let synced = caught(|| Store::vouch(sync));
         let why = match synced {

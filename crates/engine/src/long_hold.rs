@@ -35,7 +35,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Keeps a dataset as it is until it is dropped.
+/// Keeps a dataset as it is until it is dropped (`dsl_dataset_long_rele`).
 pub struct LongHold {
     shared: Arc<Shared>,
     ds_obj: u64,
@@ -135,7 +135,7 @@ impl Engine {
         Ok((making, known))
     }
 
-    /// Whether a dataset has a long hold.
+    /// Whether a dataset has a long hold (`dsl_dataset_long_held`).
     pub fn is_held(&self, ds_obj: u64) -> bool {
         self.shared.datasets.is_held(ds_obj)
     }
@@ -146,7 +146,7 @@ impl Engine {
             return Some("a stream is received into it".into());
         }
         let holders = self.shared.datasets.holders(ds_obj);
-        // A mount is easily found; who reads is not.
+        // A mount is easily found; a reader is not.
         let of = |wanted: fn(&Holder) -> bool| holders.iter().find(|h| wanted(h));
         let told = of(|h| matches!(h, Holder::Reader(_))).or(holders.first());
         told.map(ToString::to_string)

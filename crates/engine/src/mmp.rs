@@ -88,7 +88,8 @@ fn interval() -> Duration {
     Duration::from_millis(MULTIHOST_INTERVAL.get())
 }
 
-/// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`); 0: none do.
+/// Intervals without heartbeats that suspend a pool: not a single one (`MMP_MIN_FAIL_INTERVALS`,
+/// `zfs_multihost_fail_intervals`); 0: none do.
 fn fail_intervals() -> u64 {
     match MULTIHOST_FAIL_INTERVALS.get() {
         0 => 0,
@@ -262,8 +263,8 @@ fn leaves(pool: &Pool) -> u32 {
 }
 
 impl Shared {
-    /// Begins or ends heartbeats, as the property says. To be called whenever it may be another, and before the first
-    /// group of an import. Returns whether it is another one.
+    /// Begins or ends heartbeats, as the property says (`mmp_signal_all_threads`). To be called whenever it may be another,
+    /// and before the first group of an import. Returns whether it is another one.
     ///
     /// # Errors
     /// There are no threads left: the pool would be without protection.
@@ -355,7 +356,7 @@ fn run(shared: &Weak<Shared>) {
     }
 }
 
-/// Begins to write a heartbeat; `false`: no leaf can take it (`mmp_write_uberblock`).
+/// Begins to write a heartbeat; `false`: no leaf can take it (`mmp_write_uberblock`, `mmp_next_leaf`).
 fn begin(shared: &Arc<Shared>) -> bool {
     let outside = &shared.options.outside;
     let Ok(chance) = outside.chance.number() else { return false };

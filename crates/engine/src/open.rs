@@ -3,7 +3,7 @@
 //! The pool is opened as for reading, but with devices that can be written, and that no other process has, by what is on them
 //! then ([`import::import_alone`]). It is refused if it uses something that this software cannot write. Then the first transaction group is written at once:
 //! it says in every label that this host has the pool, and goes on with what was being destroyed. It also claims what
-//! intent logs have, which no space map knows before: so no other group comes before it, whatever is to be noted or
+//! intent logs have, which no space map knows before: so no other group comes before it, whatever else waits to be noted or
 //! replaced meanwhile ([`TxState::begin`]).
 //!
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
@@ -53,7 +53,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 impl Engine {
-    /// Imports a pool for writing (`spa_import`).
+    /// Imports a pool for writing (`spa_import`, `zfs_ioc_pool_import`).
     ///
     /// # Errors
     /// See [`ImportError`].

@@ -1,10 +1,11 @@
-//! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`).
+//! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`, `zfs_ioc_clear`,
+//! `zfs_ioc_vdev_set_state`).
 //!
 //! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
 //! when a command says so, between two transaction groups. What it missed meanwhile is in its dirty
 //! time log and is not read from it.
 //!
-//! A log vdev that is about to take no blocks any more gets none from then on, and all logs that there are end, in one group
+//! A log vdev that is about to take no blocks any more gets no block from then on, and all logs end, in one group
 //! (`spa_reset_logs`), before its last device goes: what was acknowledged is on disk then, and no header leads there. Logs begin
 //! again elsewhere. Commits that are under way come first. A log that waits for its replay keeps its device in use, unless it is
 //! to be faulted.
@@ -218,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Whether logs that wait for their replay have blocks on a log vdev that has none of others.
+    /// Whether logs that wait for their replay have blocks on a log vdev that has no blocks of other logs.
     fn logs_wait_on(&self, vdev: u64) -> bool {
         let any = !self.shared.unreplayed.lock().heads().is_empty();
         any && !self.shared.disk.allocator.is_empty(vdev)

@@ -338,7 +338,7 @@ impl Engine {
 }
 
 impl SyncContext<'_> {
-    /// Refuses what OpenZFS refuses, and has the device join the RAID-Z vdev `old`.
+    /// Refuses what OpenZFS refuses, and has the device join the RAID-Z vdev `old` (`vdev_raidz_attach_check`).
     pub(crate) fn expand_raidz(
         &mut self,
         attach: &Attach,

@@ -13,7 +13,7 @@ use cenote_pool::{config, history};
 use cenote_vdev::VdevState;
 
 impl Engine {
-    /// Gives the pool another guid; `None`: a random one.
+    /// Gives the pool another guid (`zfs_ioc_pool_reguid`, `zpool_reguid`); `None`: a random one.
     ///
     /// # Errors
     /// A device is not there: it could not be told. The guid is 0 or that of a vdev. The pool is suspended.

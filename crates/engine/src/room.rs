@@ -3,7 +3,7 @@
 //!
 //! A change takes its dirty blocks: each a multiple of the smallest block ([`least_block`]), times
 //! [`Room::padding`] for parity and padding of small blocks, times the copies that its dataset has. So
-//! much is *expected*, and has to be left. What indirect blocks, dnodes and the MOS take besides, and
+//! much is *expected*, and must be left. What indirect blocks, dnodes and the MOS take besides, and
 //! whatever is more than expected, may come to [`Room::inflation`] times the bytes at worst
 //! (`spa_asize_inflation`): that has to fit into what is left and half of what is kept back beyond it.
 //!

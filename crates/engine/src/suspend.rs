@@ -4,7 +4,7 @@
 //!
 //! The sync thread is the only one that has to write: what a commit cannot put into a log waits for its group. So where a
 //! top-level vdev takes nothing any more the sync thread is held with the writes that failed (`cenote_vdev`'s
-//! `suspend`), and with it all who wait for its group. The pool is *suspended*:
+//! `suspend`), and with it all threads that wait for its group. The pool is *suspended*:
 //!
 //! - Changes wait before they are assigned to a group, and can be interrupted; with `failmode=continue` they fail.
 //! - Commands that look see the last group on disk. Those that would change something are refused; a change that is made

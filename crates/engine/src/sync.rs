@@ -1,6 +1,6 @@
 //! One transaction group: its passes (`spa_sync`, `spa_sync_iterate_to_convergence`).
 //!
-//! [`Core`] is what the sync thread owns: the pending MOS, the space maps, the config, what is to be freed. The head
+//! [`Core`] is what the sync thread owns: the pending MOS, the space maps, the config, what waits to be freed. The head
 //! of the [module](super) draws the passes and says why they end.
 //!
 //! Invariants: only the sync thread changes the MOS. What fails before the uberblock is on disk suspends the pool and
@@ -66,7 +66,7 @@ const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 type Quiesced = Vec<(Arc<LiveObjectSet>, SyncingSet)>;
 
 impl Core {
-    /// Writes the open transaction group.
+    /// Writes the open transaction group (`spa_sync`).
     ///
     /// # Errors
     /// The pool has to be suspended.
@@ -259,7 +259,7 @@ impl Core {
         })
     }
 
-    /// Frees what the last group left to this one.
+    /// Frees what the last group left to this one (`spa_sync_deferred_frees`).
     fn free_deferred(&mut self, disk: &Disk, txg: u64) -> Result<()> {
         let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
         let base = self.mos.synced().clone();
@@ -302,7 +302,7 @@ impl Core {
 
     /// Makes the mapping of a removed vdev shorter, if that is worth it.
     fn condense_mapping(&mut self, disk: &Disk, txg: u64) -> Result<()> {
-        // Who began to read before the last group may still follow a pointer to a removed vdev.
+        // A reader that began before the last group may still follow a pointer to a removed vdev.
         if disk.allocator.is_held_since(txg.saturating_sub(2)) {
             return Ok(());
         }
@@ -318,8 +318,8 @@ impl Core {
         Ok(())
     }
 
-    /// Space maps, config and MOS, until nothing is changed any more. Then all blocks of the group are written, though
-    /// not durable.
+    /// Space maps, config and MOS, until nothing is changed any more (`spa_sync_iterate_to_convergence`, `dsl_pool_sync_mos`).
+    /// Then all blocks of the group are written, though not durable.
     pub(super) fn passes(
         &mut self,
         disk: &Disk,
@@ -438,7 +438,7 @@ impl Core {
         Ok(write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?)
     }
 
-    /// Charges the MOS for what the last pass wrote of it.
+    /// Charges the MOS for what the last pass wrote of it (`dsl_pool_mos_diduse_space`).
     fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
         let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);

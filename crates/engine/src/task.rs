@@ -110,8 +110,8 @@ impl SyncContext<'_> {
         &self.disk.allocator
     }
 
-    /// Makes sure that the dataset `ds_obj`, which is to be destroyed, is not in use any more: nobody holds it or
-    /// has it open for writing, and nobody can hold or open it.
+    /// Makes sure that the dataset `ds_obj`, which is to be destroyed, is not in use any more: it is not held or
+    /// open for writing, and cannot be held or opened.
     ///
     /// # Errors
     /// `Busy`: somebody has.
@@ -209,7 +209,7 @@ impl Drop for Mapped<'_> {
     }
 }
 
-/// What there was before a task, besides the MOS.
+/// The state before a task, besides the MOS.
 struct Before {
     config: PoolConfig,
     config_changed: bool,

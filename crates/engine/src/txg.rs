@@ -172,7 +172,7 @@ pub(crate) enum Work {
     End,
 }
 
-/// A hold on the open group (`txg_handle_t`).
+/// A hold on the open group (`txg_handle_t`, `txg_rele_to_sync`).
 pub(crate) struct TxgHandle {
     tx: Arc<TxState>,
     /// The group.
@@ -219,14 +219,14 @@ impl Drop for TxgHandle {
 }
 
 impl TxState {
-    /// Groups of which the first open one follows `synced`, the last one on disk. None is written before
+    /// Groups of which the first open one follows `synced`, the last one on disk (`txg_init`). None is written before
     /// [`TxState::begin`]. Delays and the time of a group go by `timer`.
     pub fn new(synced: u64, limit: Option<u64>, timer: Timer) -> Arc<TxState> {
         let state = Mutex::new(State::new(synced));
         Arc::new(TxState { state, changed: Condvar::new(), limit, timer })
     }
 
-    /// From now on groups are written.
+    /// From now on groups are written (`txg_sync_start`).
     pub fn begin(&self) {
         self.state.lock().begun = true;
         self.changed.notify_all();
@@ -352,7 +352,7 @@ impl TxState {
         self.state.lock()
     }
 
-    /// The last group on disk.
+    /// The last group on disk (`spa_last_synced_txg`).
     pub fn synced_txg(&self) -> u64 {
         self.state.lock().synced
     }
@@ -538,10 +538,10 @@ impl TxState {
         }
     }
 
-    /// Quiesces the open group (`txg_quiesce`): waits until no change holds it. `hand_over` then takes what it
-    /// has, and the next group opens. At that moment `tasks` takes the sync tasks of the quiesced group: those
-    /// that were queued before cannot have seen anything of the next group, and later ones are for that.
-    /// Returns the quiesced group.
+    /// Quiesces the open group (`txg_quiesce`, `txg_quiesce_thread`): waits until no change holds it. `hand_over` then takes
+    /// what it has, and the next group opens. At that moment `tasks` takes the sync tasks of the quiesced group: those that
+    /// were queued before cannot have seen anything of the next group, and later ones are for that. Returns the quiesced
+    /// group.
     pub fn quiesce<T, Q>(
         &self,
         hand_over: impl FnOnce(u64) -> T,

@@ -4,7 +4,7 @@
 //! | figure | other side | where |
 //! |---|---|---|
 //! | what a dataset refers to | blocks born less blocks killed | [`grew`] |
-//! | blocks that a head kills | those of the same place and birth that it was given here | `cenote_dsl::write::own` |
+//! | blocks that a head kills | blocks of the same place and birth that it was given here | `cenote_dsl::write::own` |
 //! | what is used by a directory | its parts | [`Core::verify`] |
 //! | the same | its head; the deadlists of its snapshots | [`by_walk`] |
 //! | allocated bytes of a metaslab | its space map and the logs | [`crate::space_write`] |

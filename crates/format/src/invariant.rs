@@ -26,7 +26,7 @@
 //!   cannot break it.
 //! - It is checked before what it guards is changed, where that is possible.
 //! - A destructor does not panic: a second panic would end the process. It tells the pool instead.
-//! - A sum that starts from a number of the disk is none of these, as another system may have left that number wrong. What is
+//! - A sum that starts from a number of the disk is no invariant, as another system may have left that number wrong. What is
 //!   checked is the change: `engine::verify` compares it from two sides, and `dsl::write` keeps books of blocks that this
 //!   program itself wrote.
 

@@ -49,8 +49,8 @@ pub const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 /// Magic of the multihost fields of an uberblock.
 pub const MMP_MAGIC: u64 = 0xa11c_ea11;
 
-/// Byte offset on a device of `size` bytes of label `index` (0 to 3). `None` if the device is too
-/// small for four labels or there is no such label.
+/// Byte offset on a device of `size` bytes of label `index` (0 to 3) (`vdev_label_offset`). `None` if the device is too small
+/// for four labels or there is no such label.
 pub fn label_offset(size: u64, index: usize) -> Option<u64> {
     let aligned = size / LABEL_SIZE * LABEL_SIZE;
     let end = aligned.checked_sub(LABELS as u64 * LABEL_SIZE)?;
@@ -121,8 +121,8 @@ impl Uberblock {
     /// Bytes of the fields; the rest of a slot is padding and the checksum.
     const FIELDS: usize = 40 + BLKPTR_SIZE + 48;
 
-    /// Decodes the start of a slot, in the byte order in which the magic reads right. `Ok(None)`
-    /// without the magic. Does not verify the embedded checksum: see [`decode_slot`].
+    /// Decodes the start of a slot, in the byte order in which the magic reads right (`uberblock_verify`). `Ok(None)` without
+    /// the magic. Does not verify the embedded checksum: see [`decode_slot`].
     pub fn decode(data: &[u8]) -> Result<Option<Uberblock>> {
         let what = "uberblock";
         let order = match Bytes::new(data, ByteOrder::Little, what).u64(0)? {
@@ -151,7 +151,7 @@ impl Uberblock {
         }))
     }
 
-    /// What the best uberblock is the greatest by: transaction group, then time, then multihost
+    /// What the best uberblock is the greatest by (`vdev_uberblock_compare`): transaction group, then time, then multihost
     /// sequence number (an uberblock without one counts as 0).
     pub fn rank(&self) -> (u64, u64, u16) {
         (self.txg, self.timestamp, self.mmp_sequence().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Mount agents: processes that do for a server what has to be done at paths.
+//! Mount agents: processes that do for a server what must be done at paths.
 //!
 //! A process that looks up a path inside a mount of its own waits for itself. Killed in that moment it
 //! never ends: the thread waits for an answer that the dead server will not give, and keeps the descriptors

@@ -1,4 +1,4 @@
-//! What the control directory `.zfs` shows of a file system's pool.
+//! What the control directory `.zfs` shows of a file system's pool (`zfsctl_create`).
 
 use cenote_zpl::{Error, FileSystem, Spare};
 use std::io;

@@ -31,7 +31,7 @@
 //! - The kernel is told nothing while requests wait ([`kernel`](crate::kernel)).
 //! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted. A name stays only if both
 //!   listings are whole and agree about it.
-//! - A number stands for the file that the kernel was told it for, or for none: its generation is kept from the moment at which the
+//! - A number stands for the file that the kernel was told it for, or for no file: its generation is kept from the moment at which the
 //!   kernel was told ([`inodes`](crate::inodes)), and compared before the number is used again.
 
 use crate::branch::Branch;

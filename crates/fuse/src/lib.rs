@@ -7,7 +7,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`agent`] | processes that do what has to be done at paths |
+//! | [`agent`] | processes that do what must be done at paths |
 //! | `attach` | getting a mounted `/dev/fuse` |
 //! | `connection` | which connection, also once the kernel has given its number to another |
 //! | `place` | where a mount goes, and where it must not |

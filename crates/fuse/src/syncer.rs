@@ -85,7 +85,7 @@ fn give(open: &Open, result: &Result<(), Error>) {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiter>,
-    /// The answers of all who wait, by the numbers of their requests.
+    /// The answers of all requests that wait, by their numbers.
     open: HashMap<u64, Open>,
     /// What the threads call now.
     called: Vec<SyncHook>,

@@ -1,7 +1,7 @@
 //! The end of a space: all that it has on the store is deleted, and nothing else.
 //!
 //! A root that names nothing comes first. It fences other hosts, and if what follows is interrupted, the space is found again and its index, which
-//! is empty, can be read: the next call goes on. Then a listing says what there is, as often as it has something new; what the index
+//! is empty, can be read: the next call goes on. Then listings say which objects exist, as long as they have something new; what the index
 //! names helps where a listing is late, and may be damaged. Roots are last.
 //!
 //! A [`Wreck`] is a space whose root or index cannot be read: it is good for nothing but this.

@@ -1,4 +1,22 @@
 //! What can go wrong, and whether it passes.
+//!
+//! # Structures
+//!
+//! A [`Cause`] says why one request failed, an [`Error`] what an operation on a space came to. A failed request is an error with its
+//! cause; other errors tell of the space: damaged, absent, taken over by another import (`Fenced`), looked at and changed since
+//! (`Outrun`), without its root (`Rootless`).
+//!
+//! # Algorithm
+//!
+//! The cause of a request follows from the code in the store's answer, then from its status, then from the kind of the client's error.
+//! What nothing is known of counts as a store that cannot serve now. Three questions decide what callers do:
+//!
+//! - `transient`: the same request may succeed later, so it is tried again.
+//! - `is_outage`: the store is away or refuses this host. That says nothing about the bytes, and no block counts as lost.
+//! - `is_elsewhere`: another host has the pool, or has gone on with it. That says nothing about the bytes either.
+//!
+//! What a store says is shortened for users: its code and message, or its status, without the queries of addresses, which may hold
+//! secrets.
 
 use std::fmt;
 
@@ -25,7 +43,7 @@ pub enum Cause {
     Unknown,
     /// The credentials do not permit it.
     Denied,
-    /// The object was moved to an archive, from where it has to be restored before it can be read.
+    /// The object was moved to an archive, from where it must be restored before it can be read.
     Archived,
     /// The bucket does not exist.
     NoBucket,
@@ -35,7 +53,7 @@ pub enum Cause {
     Missing,
     /// The object has fewer bytes than it must have.
     Cut,
-    /// The object is not the one that was to be replaced, or exists already.
+    /// The object is not the one that should be replaced, or exists already.
     Condition,
     /// An object's name is one that no object of a pool has, and that this program cannot ask for.
     Name,

@@ -30,7 +30,7 @@
 //! | `commits/N` (hex) | the root of group N, where the store can only create | [`head`], [`root`] |
 //!
 //! `E` is the *epoch*: each import makes a new one, from a random first one on. `C` counts the objects of the epoch. A name is therefore never used for
-//! two contents, not even by a host that does not know yet that it was fenced. Objects are created on the condition that they do not exist. Those of
+//! two contents, not even by a host that does not know yet that it was fenced. Objects are created on the condition that they do not exist. Objects of
 //! epoch 0 try whether the store keeps to conditions.
 //!
 //! - **Data** ([`table`]): the blocks, one after the other, then the table of their addresses, lengths and checksums. As long as

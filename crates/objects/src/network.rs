@@ -1,7 +1,7 @@
 //! Stores by network: S3, GCS and Azure, each by its feature.
 //!
-//! An [`Address`] says where, an [`Environment`] who: variables, a profile of the shared file ([`crate::profile`]), a role
-//! that the host or its container has. They are looked up anew when they expire. What the environment says of the place
+//! An [`Address`] says where the store is, an [`Environment`] has the credentials: variables, a profile of the shared file
+//! ([`crate::profile`]), a role that the host or its container has. Credentials are looked up anew when they expire. What the environment says of the place
 //! counts only where a name is made ([`Address::completed`]): later a pool is where its name says.
 //!
 //! A request is made once (this crate repeats it, [`crate::Tunables`]), has the deadline that this crate sets, and is an error of its own kind

@@ -1,4 +1,21 @@
 //! Blocks are read: ranges, merged by object, many at once.
+//!
+//! # Algorithm
+//!
+//! 1. Each block has a place: in memory while its object is not sent, else in an object, as the index says. Pages of the index that are
+//!    absent are read.
+//! 2. The blocks of one object are read together. In a dense object a block lies where its address says; of others the table of the
+//!    object is read first, and kept within a budget.
+//! 3. Neighbours become one request, where the gap between them is not worth a request of its own.
+//! 4. An object that is missing may have been replaced and deleted since it was looked up: the index is asked again, twice at most. A
+//!    block that no entry has may lie in an object that is gone from the index and exists for its grace (`gone`).
+//! 5. If objects are missing still, the root is looked at, once in ten seconds: another host may have the space, or may have gone on
+//!    with it. Then that is the answer, and no damage.
+//!
+//! # Invariants
+//!
+//! - Each block has its own answer: one that fails does not keep others from being read.
+//! - Blocks are not verified here: a caller has their checksums. A table is used only if it is what the index says of the object.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //!
 //! A run that fails is left out, and reclaim goes on with the next one; the first error is returned at the end. Only when the store
 //! fails does reclaim end at once. A page with such a run is passed over until one of its entries has changed, or an hour later: what is damaged is
-//! not read again after each group. The index knows of each page whether it has runs: where it has none nothing is read.
+//! not read again after each group. The index knows of each page whether it has runs: where it has no runs nothing is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

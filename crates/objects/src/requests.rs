@@ -1,4 +1,22 @@
 //! Requests to the store: tries with growing pauses within a budget, deadlines, a second request for reads that hang, counters.
+//!
+//! # Algorithm
+//!
+//! - A request is tried until it succeeds, until its cause of failure does not pass by itself (`Cause::transient`), or until its budget
+//!   is spent. The pause between two tries doubles up to a bound, and half of it is random.
+//! - Each try has a deadline. It is longer for more bytes, and doubles while uploads, or reads, do not end in time: a slow line ends
+//!   them at last.
+//! - Reads take turns by [`Class`]. A quarter of all turns stays for reads that a program waits for; background reads have half of all
+//!   at most.
+//! - A read that a program waits for, or will want, is asked a second time if it hangs: it takes four times as long as such
+//!   reads take, and others have overtaken it. The first answer counts. About one read in twenty may be asked twice.
+//! - An object whose name is never used again is created on the condition that it does not exist. If it exists, its length and its end
+//!   tell whether an earlier try has stored it.
+//!
+//! # Invariants
+//!
+//! - `put_once` overwrites nothing.
+//! - Each request is counted, with its repetitions and failures ([`Figures`](crate::Figures)).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,21 @@
 //! The root of a group: what replaces uberblocks and labels on a disk.
+//!
+//! # On the store
+//!
+//! Numbers, then counted texts and lists, then the trailer with the checksum (`frame`):
+//!
+//! | part | what for |
+//! |---|---|
+//! | guid, sequence, mark, host, group | which space, which root of it, which import has written it |
+//! | next, tails | where addresses and names go on: the present epoch first, then the ends of earlier ones |
+//! | totals, directory, logs, inline | the index: its sums, its last checkpoint, and what has changed since |
+//! | payload | what the user handed over: uberblock and configuration |
+//!
+//! # Invariants
+//!
+//! - There is at least one tail, and [`TAILS`] at most: a root without an epoch is damaged.
+//! - What can be decoded is encoded to the same root again.
+//! - No two imports write the same bytes: each has a random mark.
 
 use cenote_format::DecodeError;
 

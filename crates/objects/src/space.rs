@@ -1,4 +1,26 @@
 //! A space: made, found, taken over.
+//!
+//! # Structures
+//!
+//! A [`Space`] is a handle. All handles share the requests, the `State` under one lock, and locks that keep commits, reclaims and looks at
+//! the root apart. The state has the index, the last root, objects of groups that are not committed (`packed`), and what waits
+//! to be deleted (`garbage`, `old_roots`). Its lock is not held while a request is under way.
+//!
+//! # Algorithm
+//!
+//! - [`Space::create`] stores a first root below a prefix that has no other objects. The first epoch is random: late requests for an
+//!   older pool with this prefix do not meet the new names.
+//! - [`Space::look`] finds the root and changes nothing. [`Found::view`] reads the index, and the space can then only be read.
+//! - [`Found::open`] reads the index, and stores a root with a new epoch: all other hosts are refused from then on.
+//! - The index is the directory of the last checkpoint with the log applied. Only pages that the log changes are read for that.
+//! - [`Space::sweep`] deletes what crashes left at the ends of earlier epochs. [`Space::tidy`] deletes what the last root does not
+//!   name any more.
+//!
+//! # Invariants
+//!
+//! - A name is given out once: the counter of an epoch only grows, and each import has an epoch of its own.
+//! - An index that is read sums to what its root says. Otherwise the space is damaged, and is not opened.
+//! - Garbage is deleted only once it has been garbage for the grace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -29,7 +29,7 @@ pub(crate) enum Phase {
     Filling,
     Sending,
     Failed,
-    /// It failed and is to be sent again, as it was.
+    /// It failed and must be sent again, as it was.
     Again,
     Sent(Entry),
 }
@@ -304,7 +304,7 @@ impl Space {
         self.sent(end).await
     }
 
-    /// What failed is to be sent again.
+    /// What failed must be sent again.
     pub(crate) fn again(&self) {
         let mut state = self.shared.state.lock();
         state.failed = None;

@@ -33,7 +33,7 @@ pub struct Table {
     pub saved: u64,
 }
 
-/// The tables of vdevs 0 to `vdevs - 1`.
+/// The tables of vdevs 0 to `vdevs - 1` (`brt_load`).
 pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
     let directory = Directory::open(mos)?;
     let mut tables = Vec::new();
@@ -79,7 +79,7 @@ pub fn is_cloned(mos: &Arc<ObjectSet>, tables: &[Table], bp: &BlockPointer) -> R
     }
 }
 
-/// Reads all blocks of the tables of vdevs 0 to `vdevs - 1`, so that they are in the cache.
+/// Reads all blocks of the tables of vdevs 0 to `vdevs - 1`, so that they are in the cache (`brt_prefetch_all`).
 ///
 /// # Errors
 /// They cannot be read.

@@ -221,7 +221,7 @@ pub fn assemble_as_of(devices: &[DeviceLabels], txg: u64) -> Option<NvList> {
     assemble(&devices.iter().map(as_of).collect::<Vec<_>>())
 }
 
-/// Sets the path of a leaf to where its device was found.
+/// Sets the path of a leaf to where its device was found (`fix_paths`).
 fn place(leaf: &mut NvList, devices: &[DeviceLabels]) {
     let guid = leaf.u64("guid");
     let found = devices.iter().find(|d| guid.is_some() && d.config.u64("guid") == guid);

@@ -173,6 +173,7 @@ impl Table {
         }
     }
 
+    /// Reads a log (`ddt_log_load`).
     fn load_log(&self, mos: &Arc<ObjectSet>, number: u64) -> Result<Log> {
         let bad = |why: String| corrupt(mos, number, format!("log: {why}"));
         let object = mos.object(number)?;
@@ -215,7 +216,7 @@ impl Table {
         decode_value(self.flags, key, class, &value.bytes())
     }
 
-    /// The entry named `key`, from the logs or the ZAPs.
+    /// The entry named `key`, from the logs or the ZAPs (`ddt_log_find_key`).
     pub fn lookup(&self, mos: &Arc<ObjectSet>, key: &Key) -> Result<Option<Entry>> {
         if let Some(entry) = self.logs.iter().find_map(|log| log.entries.get(key)) {
             return Ok(Some(entry.clone()));

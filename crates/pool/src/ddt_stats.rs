@@ -260,7 +260,7 @@ pub(crate) fn whole_sectors(used: u64) -> u64 {
     up / SECTOR * SECTOR
 }
 
-/// All tables of a pool: what they take, and their entries.
+/// All tables of a pool (`ddt_get_dedup_histogram`): what they take, and their entries.
 ///
 /// # Errors
 /// They cannot be read, or count more than there are numbers.

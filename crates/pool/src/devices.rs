@@ -125,7 +125,7 @@ impl std::fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// By `open`, which is told whether it is to be written to.
+    /// By `open`, which is told whether it will be written to.
     pub fn new(
         open: impl Fn(&Path, bool) -> io::Result<Arc<dyn Device>> + Send + Sync + 'static,
     ) -> Opener {
@@ -173,7 +173,7 @@ pub struct DeviceSet {
     aside: RwLock<HashMap<u64, VdevState>>,
     /// This host's claim of the pool, until it writes heartbeats of its own.
     claim: Mutex<Option<Claim>>,
-    /// Leaves whose devices did not answer when they were to be opened, and where.
+    /// Leaves whose devices did not answer when they should have been opened, and where.
     silent: Mutex<HashMap<u64, PathBuf>>,
     /// Where devices in stores by network were that are closed: the search was told to look there.
     closed: Mutex<HashMap<u64, PathBuf>>,
@@ -347,7 +347,7 @@ impl DeviceSet {
         self.aside.read().get(&guid).copied()
     }
 
-    /// Lets go of the device with this guid, once those who read from it at the moment have done so.
+    /// Lets go of the device with this guid, once the reads from it that are under way have ended.
     pub fn forget(&self, guid: u64) {
         let Some(found) = self.by_guid.write().remove(&guid) else { return };
         if is_by_network(&found.path) {

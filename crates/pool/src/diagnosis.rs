@@ -1,7 +1,7 @@
 //! Which devices have had too many errors (OpenZFS's agent `zfs-diagnosis`).
 //!
 //! Reports of a leaf's errors are counted ([`Rate`], `fmd_serd_eng_t`): so many within so many seconds, and the leaf is found
-//! to be bad. How many that are the vdev properties say, its own or those of the vdevs above it ([`Bounds`]).
+//! to be bad. The vdev properties say how many: its own, or else the properties of the vdevs above it ([`Bounds`]).
 //!
 //! | property | errors | by default | the leaf is |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | `io_n`, `io_t` | requests that fail | 10 in 600 s | faulted; degraded, where its vdev needs it |
 //! | `slow_io_n`, `slow_io_t` | slow requests | never | degraded |
 //!
-//! A verdict is given once, and again after the leaf was healthy meanwhile. Whoever owns the pool acts by it
-//! ([`crate::events::act_by`]); where nobody does, nothing is counted.
+//! A verdict is given once, and again after the leaf was healthy meanwhile. The owner of the pool acts by it
+//! ([`crate::events::act_by`]); in a program that does not act nothing is counted.
 
 use crate::Pool;
 use crate::vdev_props::number_of;
@@ -126,7 +126,7 @@ impl Rate {
 
 static CASES: LazyLock<Mutex<HashMap<(u64, Kind), Rate>>> = LazyLock::new(Mutex::default);
 
-/// One more error of a leaf. What is to be done with it, if that is too much.
+/// One more error of a leaf. What must be done with it, if that is too much.
 pub(crate) fn record(guid: u64, kind: Kind, bounds: &Bounds) -> Option<Verdict> {
     let bound = bounds.get(&(guid, kind))?;
     let mut cases = CASES.lock();

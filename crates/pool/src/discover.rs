@@ -147,7 +147,7 @@ impl Candidate {
         Ok(Candidate { silent: self.silent.clone(), looked, ..again })
     }
 
-    /// What `zpool import` shows about the pool: opens its devices and reads its MOS.
+    /// What `zpool import` shows about the pool (`spa_tryimport`): opens its devices and reads its MOS.
     pub fn report(&self) -> ImportReport {
         ImportReport::of(self, crate::host::system_hostid())
     }
@@ -160,7 +160,7 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// Search paths that could not be looked at, and why.
     pub errors: Vec<(PathBuf, String)>,
-    /// Images there that are none of a disk as it is, or cannot be understood, and what to do about it.
+    /// Images there that are no copies of a disk as it is, or cannot be understood, and what to do about it.
     pub foreign: Vec<(PathBuf, String)>,
     /// Files and devices there that the user may not read.
     pub forbidden: Vec<PathBuf>,

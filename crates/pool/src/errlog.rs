@@ -298,7 +298,7 @@ impl Search<'_> {
         let known = head != 0 && birth != 0 && of_object;
         let start = if known { self.oldest_head(head, block) } else { Ok(None) };
         let Ok(Some(start)) = start else {
-            // The MOS has no snapshots. Of no other block is it known who shares it.
+            // The MOS has no snapshots. Of other blocks it is not known which datasets share them.
             if start.is_err() || !of_object || head != 0 && birth == 0 {
                 self.doubtful.push(self.entry);
             }

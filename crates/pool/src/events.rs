@@ -49,7 +49,7 @@ struct Known {
     failmode: String,
     /// The vdevs whose slow requests are not listed (`slow_io_events=off`).
     quiet: Vec<u64>,
-    /// How many errors are too many, and who acts by that.
+    /// How many errors are too many, and what acts by that.
     bounds: Arc<Bounds>,
     act: Option<Act>,
 }
@@ -93,7 +93,8 @@ pub fn learn(pool: &Pool) {
     }
 }
 
-/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them.
+/// From now on errors of the leaves of a registered pool are counted, and `act` does what follows from them
+/// (`zfs_agent_post_event`).
 pub fn act_by(store: &Arc<Store>, act: Act) {
     let mut pools = POOLS.lock();
     let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(store));
@@ -107,7 +108,8 @@ pub fn failmode(store: &Store) -> String {
     owner_of(store).map_or_else(|| "wait".into(), |owner| owner.failmode)
 }
 
-/// The events after the one with this number, oldest first, and how many of them are not kept any more.
+/// The events after the one with this number, oldest first, and how many of them are not kept any more
+/// (`zfs_ioc_events_next`).
 pub fn since(eid: u64) -> (Vec<Event>, u64) {
     let ring = RING.lock();
     let kept = ring.events.iter().filter(|event| event.eid > eid).cloned().collect::<Vec<_>>();
@@ -125,7 +127,7 @@ pub fn wait(eid: u64, ends: impl Fn() -> bool) {
     }
 }
 
-/// Has those who [`wait`] for events look whether they are to end.
+/// Has threads that [`wait`] for events look whether they must end.
 pub fn wake() {
     let _ring = RING.lock();
     NEWS.notify_all();
@@ -332,7 +334,7 @@ pub fn state_name(number: u64) -> &'static str {
     })
 }
 
-/// Lists what happened to a vdev.
+/// Lists what happened to a vdev (`zfs_ereport_start_checksum`).
 fn happened(vdev: &Vdev, what: &Happening<'_>) {
     if !may_report(vdev, what) {
         return;

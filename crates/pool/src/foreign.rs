@@ -1,4 +1,4 @@
-//! Disk images that are no copies of a disk: those of virtual machines, and those of forensic tools. They are known by what
+//! Disk images that are no copies of a disk: images of virtual machines, and of forensic tools. They are known by what
 //! they begin or end with, so that a search can say what they are and what turns them into one that is read.
 //!
 //! An image in several files is named once, by its first one.

@@ -266,7 +266,7 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
     if unknown.is_empty() { Ok(()) } else { Err(Cause::Features(unknown)) }
 }
 
-/// Opens the MOS at the root block pointer (`spa_ld_open_rootbp`).
+/// Opens the MOS at the root block pointer (`spa_ld_open_rootbp`, `spa_ld_mos_init`).
 fn open_mos(
     tree: &Arc<VdevTree>,
     ub: &Uberblock,
@@ -279,7 +279,8 @@ fn open_mos(
 }
 
 /// Reads the complete config through the tree that the labels make, and builds the tree it
-/// describes (`spa_ld_trusted_config`). The last of the three: the sum of guids that the uberblock is to have.
+/// describes (`spa_ld_trusted_config`, `spa_ld_parse_config`). The last of the three: the sum of guids that the uberblock is
+/// to have.
 fn trusted_tree(
     c: &Candidate,
     devices: &DeviceSet,

@@ -138,7 +138,7 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
-        // Who inspects a pool is to see what is on its own devices.
+        // An inspection must see what is on the pool's own devices.
         if !options.skip_activity_check {
             pool.use_caches();
         }
@@ -387,7 +387,8 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// Bytes by which devices have grown without being used (`expandsize`); 0, too, if they are so large that the sum is no number.
+    /// Bytes by which devices have grown without being used (`expandsize`, `metaslab_class_expandable_space`); 0, too, if they
+    /// are so large that the sum is no number.
     pub fn expandable(&self) -> u64 {
         let vdevs = self.store().vdevs();
         ddt_stats::sum(vdevs.root().children().iter().map(|v| expandable(v))).unwrap_or(0)

@@ -73,8 +73,8 @@ fn strip_directory(path: &str) -> &str {
     DEFAULT_DIRS.iter().find_map(name).unwrap_or(path)
 }
 
-/// Takes the partition off a device's name: `sda1` → `sda`, `nvme0n1p1` → `nvme0n1`,
-/// `ata-X-part1` → `ata-X`.
+/// Takes the partition off a device's name (`zfs_strip_partition`): `sda1` → `sda`, `nvme0n1p1` → `nvme0n1`, `ata-X-part1` →
+/// `ata-X`.
 fn strip_partition(name: &str) -> String {
     let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let numbered = digits.len() < name.len();

@@ -15,7 +15,7 @@ use cenote_dmu::{ObjectSet, Result};
 use cenote_vdev::VdevTree;
 use std::sync::Arc;
 
-/// What is saved. Bytes; with RAID-Z parity taken off.
+/// What is saved (`brt_get_saved`, `ddt_get_dedup_dspace`). Bytes; with RAID-Z parity taken off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Savings {
     /// Bytes that deduplicated blocks take.
@@ -36,12 +36,12 @@ impl Savings {
         self.dedup_referenced.saturating_sub(self.dedup_stored)
     }
 
-    /// Hundredths of the property `dedupratio`.
+    /// Hundredths of the property `dedupratio` (`ddt_get_pool_dedup_ratio`).
     pub fn dedup_ratio(&self) -> u128 {
         ratio(self.dedup_referenced.into(), self.dedup_stored)
     }
 
-    /// Hundredths of the property `bcloneratio`.
+    /// Hundredths of the property `bcloneratio` (`brt_get_ratio`).
     pub fn clone_ratio(&self) -> u128 {
         ratio(u128::from(self.clone_stored) + u128::from(self.clone_saved), self.clone_stored)
     }

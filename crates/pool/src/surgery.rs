@@ -19,7 +19,7 @@
 use crate::config;
 use cenote_format::nvlist::{NvList, NvValue};
 
-/// Pairs that stay with a leaf when something comes between it and the root. All others but those of [`PLACE`] are of the
+/// Pairs that stay with a leaf when something comes between it and the root. All others but the pairs of [`PLACE`] are of the
 /// top-level vdev.
 const OF_LEAF: [&str; 22] = [
     "path",
@@ -107,7 +107,7 @@ fn tell_top(top: &mut NvList) {
     tell(top, guid);
 }
 
-/// A vdev of this kind over `below`, in its place (`vdev_add_parent`).
+/// A vdev of this kind over `below`, in its place (`vdev_add_parent`, `vdev_top_transfer`).
 fn parent(kind: &str, guid: u64, mut below: NvList, is_top: bool) -> NvList {
     let mut parent = NvList::default();
     parent.set("type", NvValue::String(kind.into()));

@@ -3,7 +3,7 @@
 //!
 //! Most are facts about the vdev. Settings and user properties are in the vdev's ZAP in the MOS; what is
 //! not there has its default. Here `slow_io_events` has an effect ([`crate::events`]), and so have the numbers and times of
-//! errors ([`crate::diagnosis`]); what has none is said by [`without_effect`]. Those that would have to be acted on at once
+//! errors ([`crate::diagnosis`]); [`without_effect`] tells of properties without an effect. Properties that would have to take effect at once
 //! ([`NOT_SET`]) cannot be set.
 
 mod aux;

@@ -136,7 +136,7 @@ pub struct Lookups {
     pub demand_hits: u64,
     /// Blocks that were needed and were not there.
     pub demand_misses: u64,
-    /// Blocks that were to be read ahead and were there.
+    /// Blocks that a reader wanted ahead and that were there.
     pub prefetch_hits: u64,
     /// Blocks that were read ahead.
     pub prefetch_misses: u64,

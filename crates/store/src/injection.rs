@@ -9,7 +9,7 @@
 //! - [`DataError::Decrypt`]: the block is not what was written with the key of its dataset.
 //!
 //! What the caches have is not read, so the former two have no effect on it; the latter two hit what the ARC has, and what is on its way to
-//! the devices, when it is opened. Blocks of intent logs that are replayed, and gang headers, are hit by none. No injected error makes wrong bytes count as right ones: what is written
+//! the devices, when it is opened. Handlers do not hit blocks of intent logs that are replayed, nor gang headers. No injected error makes wrong bytes count as right ones: what is written
 //! in the place of a copy that a handler spoils is what its checksum vouches for.
 
 use std::ops::RangeInclusive;
@@ -128,7 +128,7 @@ impl Store {
         }
     }
 
-    /// The error of unpacking a block, if there is to be one.
+    /// The error of unpacking a block, if a handler wants one.
     pub(crate) fn injected_decode_error(
         &self,
         bp: &BlockPointer,
@@ -204,7 +204,7 @@ impl Expected<'_> {
     }
 }
 
-/// A block that its key does not vouch for.
+/// A block that its key does not vouch for (`zio_handle_decrypt_injection`).
 pub(crate) fn forged(bp: &BlockPointer, at: Bookmark) -> BlockError {
     let source = DecodeError::invalid("block", "injected error").into();
     BlockError::Authentication { at, bp: Box::new(*bp), source }

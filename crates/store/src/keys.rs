@@ -120,7 +120,7 @@ impl Keys {
         Ok(BlockParams { salt, iv })
     }
 
-    /// The key with which blocks of `objset` are read, if it is loaded.
+    /// The key with which blocks of `objset` are read, if it is loaded (`spa_keystore_lookup_key`).
     pub fn of(&self, objset: u64) -> Option<Arc<LoadedKey>> {
         match self.any.load(Ordering::Acquire) {
             true => self.mappings.load().get(&objset).cloned(),

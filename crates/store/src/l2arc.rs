@@ -303,7 +303,7 @@ impl L2arc {
         found
     }
 
-    /// The block of what was read for it.
+    /// The block of what was read for it (`l2arc_read_done`).
     fn checked(
         &self,
         device: &CacheDev,
@@ -351,7 +351,7 @@ impl Store {
         feed::start(self, device, open, how);
     }
 
-    /// Stops to use the cache device with this guid; what is on it stays there.
+    /// Stops to use the cache device with this guid (`l2arc_remove_vdev`); what is on it stays there.
     pub fn detach_cache(&self, guid: u64) {
         self.l2arc.detach(guid);
         self.l2arc.charge(self.arc());

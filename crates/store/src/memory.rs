@@ -40,7 +40,7 @@ impl Places {
         groups_of(&text, &self.groups)
     }
 
-    /// Memory as it is now.
+    /// Memory as it is now (`arc_available_memory`, `arc_free_memory`).
     pub fn memory(&self) -> Memory {
         let text = read_to_string(self.proc.join("meminfo")).unwrap_or_default();
         let groups = self.groups();
@@ -56,7 +56,7 @@ impl Places {
     }
 }
 
-/// Bytes of memory that this process can have; `None` if that cannot be found out. It is asked for once.
+/// Bytes of memory that this process can have (`arc_all_memory`); `None` if that cannot be found out. It is asked for once.
 pub fn usable_memory() -> Option<u64> {
     static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
     *MEMORY.get_or_init(|| Memory::now().usable)

@@ -3,7 +3,7 @@
 //! # Idea
 //!
 //! A block that reads wrong may be damaged, or its pointer may be out of date: the block was freed, its
-//! place was given out again, and what is there now is right for another block. Only the former is to be
+//! place was given out again, and what is there now is right for another block. Only the former must be
 //! counted, listed and healed. The reader knows which of the two it was, often only afterwards. So a
 //! piece of work that may read by stale pointers is made an *attempt* ([`Store::attempt`]): what its
 //! thread notes meanwhile is kept, and then

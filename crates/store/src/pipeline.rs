@@ -220,7 +220,7 @@ impl Store {
         self.vdevs.store(tree);
     }
 
-    /// Reads a block (`zio_read`, `arc_read`). A hole is `lsize` zeros.
+    /// Reads a block (`zio_read`, `arc_read`, `zio_wait`). A hole is `lsize` zeros.
     pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
         match persistent::is_active() {
             true => self.persist(|| self.read_now(bp, at)),
@@ -517,7 +517,7 @@ impl Store {
         Some(opened.map(|data| Block { data, order }))
     }
 
-    /// What can be said of a block without waiting: it is there, or it has to be read.
+    /// What can be said of a block without waiting (`zio_read_bp_init`): it is there, or it has to be read.
     fn look(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
         check(bp, at)?;
         if bp.is_hole() {
@@ -541,7 +541,7 @@ impl Store {
         }
     }
 
-    /// Unpacks what was read and keeps the result if it is metadata.
+    /// Unpacks what was read and keeps the result if it is metadata (`arc_buf_fill`).
     fn unpacked(
         &self,
         bp: &BlockPointer,

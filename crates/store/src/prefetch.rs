@@ -53,7 +53,7 @@ impl Prefetcher {
         Prefetcher { queue }
     }
 
-    /// Has a batch read; false if there is no room for it, and the reader has to read for itself.
+    /// Has a batch read (`zio_issue_async`); false if there is no room for it, and the reader has to read for itself.
     pub(crate) fn push(
         &self,
         store: &Arc<Store>,

@@ -55,12 +55,12 @@ pub struct RangeTree {
 }
 
 impl RangeTree {
-    /// An empty tree.
+    /// An empty tree (`zfs_range_tree_create`).
     pub fn new() -> RangeTree {
         RangeTree::default()
     }
 
-    /// Bytes in the tree.
+    /// Bytes in the tree (`zfs_range_tree_space`).
     pub fn space(&self) -> u64 {
         self.space
     }
@@ -75,7 +75,7 @@ impl RangeTree {
         self.segments.len() == 0
     }
 
-    /// Segments `(start, end)` in order.
+    /// Segments `(start, end)` in order (`zfs_range_tree_walk`).
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.segments.iter()
     }
@@ -104,7 +104,7 @@ impl RangeTree {
         h
     }
 
-    /// The first segment that shares a byte with `start..end`.
+    /// The first segment that shares a byte with `start..end` (`zfs_range_tree_find_in`).
     pub fn overlap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         if start >= end {
             return None;
@@ -123,7 +123,7 @@ impl RangeTree {
         start < end && before.is_some_and(|(_, e)| e >= end)
     }
 
-    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`). Joins neighbours.
+    /// Adds `start..end`, which must not overlap the tree (`zfs_range_tree_add`, `range_tree_add`). Joins neighbours.
     pub fn add(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         if start >= end {
             return Err(RangeError::Empty { start, end });

@@ -1,7 +1,7 @@
 //! Keys of the datasets that a scan looks at, as the scan's view of the pool has them.
 //!
 //! The number of an object set may be given to another dataset while a scan walks a view, which lasts. So a scan goes by no mapping that
-//! readers go by ([`keys`](crate::keys)), and makes none: it has keys of its own, by the object sets of its view, and drops them with that.
+//! readers go by ([`keys`](crate::keys)), and makes no mappings: it has keys of its own, by the object sets of its view, and drops them with that.
 //! With these it looks at MACs, and decrypts nothing for anyone. Object sets of one directory, a dataset and its snapshots, share a key.
 //!
 //! Invariant: when a key is unloaded, it leaves these as well, and when its encryption root is another one, that is said here, too

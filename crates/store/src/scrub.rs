@@ -12,7 +12,7 @@
 //!
 //! Blocks of encrypted datasets need no key: their checksums are of the encrypted bytes. But a pointer has half of one, which wrong
 //! bytes may satisfy (`pipeline::crypt`). So where the dataset's key is loaded a scrub checks MACs, too, and writes what they vouch
-//! for. It has the keys from its view of the pool ([`ScanKeys`]). Where there is none, and copies differ, another block may satisfy the
+//! for. It has the keys from its view of the pool ([`ScanKeys`]). Where there is no key, and copies differ, another block may satisfy the
 //! pointer as well: a *dispute*. Then both stay as they are, and it is counted. A resilver gives a leaf what a MAC vouches for, and where
 //! no copy has the right one, what satisfies the pointer: there is nothing better.
 //!
@@ -43,7 +43,7 @@ pub enum ScanFunc {
     Resilver,
 }
 
-/// A copy of a block that is to be looked at.
+/// A copy of a block to look at.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanBlock {
     /// The block's pointer.

@@ -1,6 +1,6 @@
 //! Hostile blocks with right checksums, for tests.
 //!
-//! Flipping bytes of an image mostly ends at the first checksum. An attacker who makes an image
+//! Flipping bytes of an image mostly ends at the first checksum. An attacker that makes an image
 //! computes the checksums anew, so every decoder above this floor must stand any bytes at all.
 //! With the feature `tamper` a test installs a function that sees each block after it was verified
 //! and unpacked, and may change it. The feature is never on in a program that is shipped.

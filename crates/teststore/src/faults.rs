@@ -1,4 +1,24 @@
 //! A store whose requests fail, are lost after they were done, are late, are done twice; whose listings are late; and whose host dies.
+//!
+//! # Structures
+//!
+//! A [`Shared`] is what the store has: bytes, and when they came. Each host sees it through a [`FaultStore`] of its own, with its own
+//! chance and its own [`Faults`], in percent of all requests. The same seed and the same requests come to the same faults.
+//!
+//! # Algorithm
+//!
+//! Each request gets a fate:
+//!
+//! | fate | what becomes of it |
+//! |---|---|
+//! | refused | it is not done, and an error comes at once |
+//! | lost | it is done, and an error comes |
+//! | hung | it is done later; an error comes after an hour, which is beyond all deadlines |
+//! | twice | it is done, and once more later |
+//! | slow | it is done, and answered, later |
+//!
+//! A host dies at a request: that one is refused, lost or hung, and all later ones are refused. What it left under way may still
+//! arrive. Conditions may be refused though they hold, and listings may lack what is young.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,12 @@
 //! What the server keeps, and what it answers.
+//!
+//! A [`Memory`] is one bucket: objects by name, each with its bytes and its version. [`Service`] answers the requests
+//! of the protocol from it: PUT, GET (also of a range), HEAD, DELETE, and listings by pages. There is one key, whose owner may do
+//! everything.
+//!
+//! [`Conditions`] say how the store deals with `If-Match` and `If-None-Match`: it keeps to them, ignores them, refuses them, or loses
+//! the meaning of its versions. A late listing still has objects that were deleted. A copy of the bucket can be
+//! taken and put back, so that a test sees what a crash at that moment would have left.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};

@@ -75,7 +75,7 @@ pub(crate) fn extended(
 }
 
 /// Builds the root from a config in which the top-level vdev `id` of `old` has other vdevs below it, or is another one.
-/// All others are those of `old`, and of this one the vdevs that it had.
+/// All others are the vdevs of `old`, and of this one the vdevs that it had.
 pub(crate) fn altered(
     old: &Arc<Vdev>,
     config: &NvList,
@@ -299,7 +299,7 @@ fn build(
         _ => nparity,
     };
     let own = above.of(config, kind)?;
-    // One that is joining has nothing of what there is.
+    // A device that is joining holds nothing yet.
     let holding = child_configs.len() - usize::from(widths.reflow.is_some());
     let here = own.below(kind, holding, shape.as_ref());
     let draid = shape.and_then(|shape| Layout::new(shape, here.ashift));

@@ -147,7 +147,7 @@ pub(crate) fn unread(rdev: u64, size: u64) -> io::Result<Option<Unread>> {
         start = start.checked_add(backing.start).ok_or(io::ErrorKind::InvalidData)?;
         let Ok(facts) = backing.path.metadata() else { break };
         if facts.is_file() {
-            // Who may use the device need not be one who may read the file: then its map is looked for by its name.
+            // A user that may use the device need not be allowed to read the file: then its map is looked for by its name.
             let file = File::open(&backing.path).ok();
             let unread = holes::unread(file.as_ref(), &backing.path, facts.len())?;
             let here = unread.map(|unread| unread.from(start));

@@ -72,7 +72,7 @@ impl CacheDevice {
     /// says so.
     ///
     /// # Errors
-    /// The config is none of a file or disk.
+    /// The config is not of a file or disk.
     pub fn new(config: &NvList, device: Option<Arc<dyn Device>>) -> Result<CacheDevice, VdevError> {
         let refused = |what: String| Err(VdevError::Unsupported(what));
         let name = config.str("type").unwrap_or("");

@@ -4,7 +4,7 @@
 //! device may belong to no pool at all. So a thread of its own asks ([`ask`], [`ask_each`]), and the command waits
 //! for it as long as [`answer`] says at most. Then the command names the device and goes on; the thread stays until the device answers.
 //!
-//! Invariants: a device that owes an answer keeps the threads of those who asked before the time was over; later
+//! Invariants: a device that owes an answer keeps the threads that asked it before the time was over; later
 //! questions about it are answered with [`is_silent`] errors at once. [`SIDE_BY_SIDE`] devices are asked at once, and those that
 //! take longer than [`SLOW`] keep no others waiting.
 
@@ -120,7 +120,7 @@ impl<T, Q: Fn(&[PathBuf]) -> Result<T>> Round<T, Q> {
                 Err(silent())
             } else {
                 state.set(index, Slot::Asked(Instant::now()));
-                // A question that panics is answered all the same: nobody else would.
+                // A question that panics is answered all the same: no other thread would answer it.
                 let question = || catch_unwind(AssertUnwindSafe(|| (self.question)(names)));
                 let panicked = |_| Err(Error::other("looking at it failed (a panic)"));
                 MutexGuard::unlocked(&mut state, question).unwrap_or_else(panicked)

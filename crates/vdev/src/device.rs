@@ -366,8 +366,8 @@ fn check_kind(kind: FileType) -> io::Result<()> {
 }
 
 /// The path of the first partition of the whole disk `disk`, where OpenZFS puts the pool when it
-/// is given a whole disk: `/dev/sda` has `/dev/sda1`, `/dev/nvme0n1` has `/dev/nvme0n1p1`, and
-/// links below `/dev/disk` get `-part1`.
+/// is given a whole disk (`zfs_append_partition`): `/dev/sda` has `/dev/sda1`, `/dev/nvme0n1` has `/dev/nvme0n1p1`, and links
+/// below `/dev/disk` get `-part1`.
 pub fn first_partition(disk: &Path) -> PathBuf {
     let mut name = disk.as_os_str().to_os_string();
     let ends_in_digit = name.as_encoded_bytes().last().is_some_and(u8::is_ascii_digit);
@@ -379,7 +379,7 @@ pub fn first_partition(disk: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A file or block device.
+/// A file or block device (`vdev_disk_io_start`, `vdev_file_io_start`).
 struct FileDevice {
     file: File,
     size: AtomicU64,

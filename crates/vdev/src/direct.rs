@@ -3,9 +3,9 @@
 //! What is read from a device goes to the cache of the pool, and the page cache would hold it a second
 //! time: where much is read in a row, most of the processor time is spent there. So such reads go
 //! straight to the buffers (`O_DIRECT`), where the kernel says that it can be done and how memory
-//! and places have to be aligned for it (`STATX_DIOALIGN`: Linux 6.1, block devices and the usual
+//! and places must be aligned for it (`STATX_DIOALIGN`: Linux 6.1, block devices and the usual
 //! file systems), and only with io_uring (`crate::uring`): the page cache would read ahead, here the
-//! device has to be kept busy by many requests.
+//! device must be kept busy by many requests.
 //!
 //! A block that is read by itself goes through the page cache, which may keep it longer than the pool's
 //! cache does: programs that read here and there come back.
@@ -44,9 +44,9 @@ const LEAST: u64 = 512 << 10;
 pub(crate) struct Direct {
     /// Opened with `O_DIRECT`.
     pub(crate) file: File,
-    /// What a buffer's address has to be a multiple of; a power of two.
+    /// What a buffer's address must be a multiple of; a power of two.
     pub(crate) memory: usize,
-    /// What a read's place and length have to be multiples of, in bytes.
+    /// What a read's place and length must be multiples of, in bytes.
     place: u64,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! A list on disk that was not read, or cannot be, counts as one of all groups.
 //!
-//! Invariants: a resilver takes groups off a log and adds only those of which it could not give a block, and what was missed
+//! Invariants: a resilver takes groups off a log and adds only groups of which it could not give a block, and what was missed
 //! meanwhile. What is in no list on disk yet is in the log as well, unless that is of all groups.
 
 use std::ops::Range;

@@ -29,7 +29,7 @@ impl VdevTree {
         self.leaves().iter().for_each(|leaf| leaf.fenced.store(true, SeqCst));
     }
 
-    /// Whether nothing is to be written to some leaf.
+    /// Whether nothing may be written to some leaf.
     pub fn is_fenced(&self) -> bool {
         self.leaves().iter().any(|leaf| leaf.is_fenced())
     }
@@ -42,7 +42,7 @@ impl VdevTree {
 }
 
 impl Vdev {
-    /// Whether nothing is to be written to the leaf.
+    /// Whether nothing may be written to the leaf.
     pub(crate) fn is_fenced(&self) -> bool {
         let at = self.fenced_at.load(SeqCst);
         self.fenced.load(SeqCst) || at != u64::MAX && nanoseconds(since_boot()) > at

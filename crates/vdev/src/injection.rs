@@ -336,7 +336,8 @@ fn is_data(size: u64, request: &Range<u64>) -> bool {
 /// What is asked of a device: `None` where a request has no place.
 type Asked<'a> = (IoKind, u64, Option<&'a Range<u64>>);
 
-/// The first of these errors that a handler has for a request, and the handler's next random number.
+/// The first of these errors that a handler has for a request, and the handler's next random number
+/// (`zio_handle_device_injections`).
 fn error_of(
     handlers: &[Arc<DeviceHandler>],
     (kind, size, range): Asked<'_>,
@@ -352,7 +353,7 @@ fn error_of(
     })
 }
 
-/// Whether a request is to fail for what it touches of a label.
+/// Whether a request is to fail for what it touches of a label (`zio_handle_label_injection`).
 fn hits_label(handlers: &[Arc<DeviceHandler>], size: u64, range: &Range<u64>) -> bool {
     handlers.iter().any(|handler| match handler.effect {
         Effect::Label(part) => part.is_in(size, range) && handler.trigger.fires(),
@@ -360,7 +361,7 @@ fn hits_label(handlers: &[Arc<DeviceHandler>], size: u64, range: &Range<u64>) ->
     })
 }
 
-/// Holds the caller up for as long as `count` requests take at least.
+/// Holds the caller up for as long as `count` requests take at least (`zio_delay_interrupt`).
 fn delay(handlers: &[Arc<DeviceHandler>], asked: IoKind, count: usize) {
     let mut last: Option<(Instant, &DeviceHandler)> = None;
     for _ in 0..count {

@@ -216,7 +216,7 @@ fn write_parts(
 /// Errors: when no label could be read or one that is there could not be cleared.
 pub fn clear_labels(dev: &dyn Device) -> io::Result<usize> {
     if let Some(growing) = dev.growing() {
-        // Without its labels what is there would be of use to nobody.
+        // Without its labels the rest would be of no use.
         return growing.erase().map(usize::from);
     }
     clear(dev, &owners(dev)?)

@@ -24,10 +24,10 @@
 //! - During 1, no uberblock of `T` exists: the best is `S`. Even labels that were written are
 //!   too new for it, even labels that were torn do not verify; the odd ones, untouched and
 //!   durable since the last commit, are what they were.
-//! - During 2, some uberblocks of `T` may exist. If none does, it is as during 1: the slot of `T` is
+//! - During 2, some uberblocks of `T` may exist. If there is no such uberblock, it is as during 1: the slot of `T` is
 //!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
 //!   If any does, `T` is the best; its blocks and the even labels are durable since step 1.
-//!   The odd ones are those of `S`, older and still right where nothing changed, and the
+//!   The odd labels are from `S`, older and still right where nothing changed, and the
 //!   newest that is not too new is taken.
 //! - During 3, the uberblock of `T` is durable, as are the even labels.
 //!
@@ -76,7 +76,7 @@ const ALL: [usize; 4] = [0, 1, 2, 3];
 /// A top-level vdev (its id) whose labels are rewritten, with its config.
 type Top = (u64, NvList);
 
-/// What commits a transaction group.
+/// What commits a transaction group (`vdev_config_sync`).
 #[derive(Clone, Debug)]
 pub struct LabelUpdate<'a> {
     /// The uberblock; its txg is the transaction group.
@@ -193,7 +193,8 @@ impl VdevTree {
         Ok(configs)
     }
 
-    /// Writes the labels `which` of some top-level vdevs and flushes them; in the same flush the top-level vdevs `too`.
+    /// Writes the labels `which` of some top-level vdevs and flushes them (`vdev_label_write`); in the same flush the
+    /// top-level vdevs `too`.
     fn write_configs(
         &self,
         tops: &[&Top],

@@ -2,12 +2,12 @@
 //!
 //! What a leaf is found to lack in the commit of a group is noted by the next one, as the group itself is closed by then. If a
 //! crash comes between, the labels know: such a leaf gets no uberblock of that group ([`VdevTree::sync_labels`]). So an
-//! import compares the newest uberblock of each leaf with those of the others. A leaf whose is older lacks the groups between,
+//! import compares the newest uberblocks of all leaves. A leaf with an older one lacks the groups between,
 //! also where it went away a moment before all power did.
 //!
 //! The uberblock of a group is on all leaves that took writes in it. OpenZFS writes that of a group which changes no config to
-//! [`UBERBLOCK_TOPS`] top-level vdevs only, and to none of the log vdevs (`vdev_config_sync`). So in a pool of more a leaf is
-//! compared with those of its own top-level vdev alone.
+//! [`UBERBLOCK_TOPS`] top-level vdevs only, and not to log vdevs (`vdev_config_sync`). So in a pool of more top-level vdevs a leaf is
+//! compared with the leaves of its own top-level vdev alone.
 //!
 //! Heartbeats of multihost protection, and claims of an import, are uberblocks of the last group as well ([`newest_group`]). They say
 //! nothing of what a leaf has: OpenZFS, and an import before its first group, write them to leaves that were not given that one.

@@ -246,7 +246,7 @@ pub enum VdevError {
 }
 
 impl VdevError {
-    /// Whether a device did not take what was to be written: it may when it is back.
+    /// Whether a device did not take what should be written: it may when it is back.
     pub fn is_of_device(&self) -> bool {
         match self {
             VdevError::Write { .. }

@@ -1,6 +1,6 @@
 //! Images that were split into parts: `disk.img.001`, `disk.img.002` and so on, or `xaa`, `xab` as `split` names them. They are not put
 //! together here. Where pools are looked for the first one is named with the command that does it, since it would pass for an image
-//! that was cut off. What is to be written to is opened as any other file, so that the labels on it are seen.
+//! that was cut off. A file that is opened for writing is opened as any other file, so that the labels on it are seen.
 //!
 //! Files of such names may as well be vdevs, or images of several disks. So one is taken for a first part only where it
 //! says that it is longer than it is, by its labels or by its partition table, and the next one is not larger, and has neither

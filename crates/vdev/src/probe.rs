@@ -241,7 +241,7 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Probes those of the leaves below `top` that did not answer and stayed in use.
+    /// Probes the leaves below `top` that did not answer and stayed in use.
     fn look_after_silent(&self, top: &Arc<Vdev>, leaves: &[Arc<Vdev>]) {
         for leaf in leaves.iter().filter(|leaf| is_silent(leaf)) {
             if leaf.device().is_some_and(|device| self.is_well(top, leaf, &*device)) {
@@ -260,7 +260,7 @@ impl VdevTree {
 
     /// A leaf that does not answer goes out of use, unless others have just failed to take what is being written: that may be noted
     /// while this asks. What is noted after this has asked is not written ([`crate::write`]). A leaf that stays is in use all the time:
-    /// nobody would know of a block that was written without it for a moment.
+    /// a block that was written without it for a moment would be in no list.
     fn put_out(&self, top: &Arc<Vdev>, leaf: &Vdev) {
         let was_silent = is_silent(leaf);
         leaf.going.store(true, SeqCst);

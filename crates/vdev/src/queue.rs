@@ -302,6 +302,7 @@ impl State {
         self.figures.pending[priority as usize] += size.requests - size.active;
     }
 
+    /// Takes what may be issued now, in the order of classes (`vdev_queue_io_to_issue`).
     fn issue(&mut self, dirty_percent: u64) -> Vec<Ticket> {
         let mut issued = Vec::new();
         while let Some(class) = self.class(dirty_percent)

@@ -18,7 +18,7 @@
 //! space that was allocated long before.)
 //!
 //! What is written is durable after a flush, if the leaf stands as it did ([`Standing`]). Copies under way to a leaf are counted
-//! (`crate::vacant`), and none begins on a leaf that is leaving: a device is let go when no copy to it is under way.
+//! (`crate::vacant`), and no copy begins on a leaf that is leaving: a device is let go when no copy to it is under way.
 //!
 //! Invariants: no lock is held while a source is read; a source is healthy and lacks nothing; of a piece that is copied all blocks that
 //! were written before it was claimed are durable on its sources.
@@ -273,7 +273,7 @@ impl Copier<'_> {
         })
     }
 
-    /// What is to be written of a piece.
+    /// What to write of a piece.
     fn copies(&self, piece: (u64, u64), ahead: &Ahead, quiet: bool) -> Made {
         let Some(columns) = columns(self.top, piece, self.targets) else { return Made::Nothing };
         let divides = piece.1 > self.least_part();
@@ -376,7 +376,7 @@ impl Copier<'_> {
         wanted.iter().map(|number| Some((*number, Abd::from_vec(made(*number)?)))).collect()
     }
 
-    /// What is to be written of some pieces, piece by piece, as far as it can be read; and the parts that cannot.
+    /// What to write of some pieces, piece by piece, as far as it can be read; and the parts that cannot.
     fn gather(&self, pieces: &[(u64, u64)]) -> Vec<(Vec<Copy>, u64)> {
         let mut reads = Vec::new();
         pieces.iter().for_each(|piece| self.first_reads(*piece, &mut reads));
@@ -483,7 +483,7 @@ impl Copier<'_> {
         let places: Vec<Place> = pieces.iter().map(|piece| self.place(*piece)).collect();
         let ranges: Vec<_> = places.iter().map(|place| place.range.clone()).collect();
         let claim = {
-            // What is being written now is not read by half, and who lacks what was written is known.
+            // What is being written now is not read by half, and it is known which leaves lack what was written.
             let _alone = writer.healing.write();
             writer.copying.claim(vdev, places, self.reserved)
         };

@@ -436,8 +436,8 @@ impl VdevTree {
         leaves.iter().all(|leaf| leaf.opened_state().readable())
     }
 
-    /// Whether a leaf of top-level vdev `vdev` may lack blocks of transaction group `txg` (`vdev_dtl_need_resilver`). What
-    /// lay on a vdev that was removed may be on any of the others.
+    /// Whether a leaf of top-level vdev `vdev` may lack blocks of transaction group `txg` (`vdev_dtl_need_resilver`,
+    /// `vdev_raidz_need_resilver`). What lay on a vdev that was removed may be on any of the others.
     pub fn needs_resilver(&self, vdev: u64, txg: u64) -> bool {
         let mut leaves = Vec::new();
         match self.top(vdev).filter(|top| top.vdev_kind() != Kind::Indirect) {

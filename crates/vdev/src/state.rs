@@ -56,7 +56,7 @@ pub enum Aux {
 }
 
 impl VdevState {
-    /// Whether data may be read from a vdev in this state (`vdev_readable`).
+    /// Whether data may be read from a vdev in this state (`vdev_readable`, `vdev_accessible`).
     pub fn readable(self) -> bool {
         matches!(self, VdevState::Degraded | VdevState::Healthy)
     }

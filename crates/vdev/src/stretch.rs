@@ -2,7 +2,7 @@
 //!
 //! Blocks that lie side by side are read at once, and taken from the stretch one by one when it is known where each
 //! begins. Of RAID-Z a stretch is a part of each child, which the columns of a block are taken from. A stretch is a
-//! hint (dRAID has none): it is not verified, nothing in it is reconstructed, and no leaf is blamed for what cannot be read.
+//! hint (dRAID has no stretches): it is not verified, nothing in it is reconstructed, and no leaf is blamed for what cannot be read.
 
 use std::sync::Arc;
 

@@ -168,7 +168,7 @@ impl Vdev {
         self.leaving.load(Ordering::SeqCst)
     }
 
-    /// Lets go of the device of a leaf that is in no tree any more but in such as were replaced.
+    /// Lets go of the device of a leaf that is in no tree any more but in such as were replaced (`vdev_close`).
     pub fn retire(&self) {
         self.set_opened(Opened { device: None, state: VdevState::Closed });
     }

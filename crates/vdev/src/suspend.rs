@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //!
-//! - Who is held has no lock that others need but those of the transaction group that is being written.
+//! - A thread that is held has no lock that other threads need but the locks of the transaction group that is being written.
 //! - `held` and `retrying` count threads; while one of them is not 0 its thread is in [`Suspension::persist`].
 
 use cenote_format::less;
@@ -91,7 +91,7 @@ impl Suspension {
         }
     }
 
-    /// Waits until the pool is resumed; false: nothing is held, and nothing is to be tried any more. `again`: this was
+    /// Waits until the pool is resumed; false: nothing is held, and nothing must be tried any more. `again`: this was
     /// tried again.
     fn hold(&self, why: &str, again: bool) -> bool {
         let Some(listener) = self.listener.get() else { return false };

@@ -128,7 +128,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The block, given what came of its first reads (`zio_vdev_io_assess`).
+    /// The block, given what came of its first reads (`zio_vdev_io_assess`, `zio_vdev_io_done`).
     fn finish(
         self,
         submit: Submit<'_>,
@@ -194,7 +194,7 @@ impl VdevTree {
         &self.root
     }
 
-    /// The top-level vdev with the number that DVAs use.
+    /// The top-level vdev with the number that DVAs use (`vdev_lookup_top`).
     pub fn top(&self, id: u64) -> Option<&Arc<Vdev>> {
         top(self.root.children(), id).ok()
     }
@@ -211,14 +211,14 @@ impl VdevTree {
         tops.filter_map(|top| top.growing()).map(|growing| growing.read_ahead()).max()
     }
 
-    /// All leaves, in order of the config.
+    /// All leaves, in order of the config (`vdev_count_leaves`).
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
         let mut leaves = Vec::new();
         self.root.collect_leaves(&mut leaves);
         leaves
     }
 
-    /// The vdev with this guid, at any level.
+    /// The vdev with this guid, at any level (`vdev_lookup_by_guid`).
     pub fn find(&self, guid: u64) -> Option<Arc<Vdev>> {
         assemble::below(&self.root, guid)
     }

@@ -2,7 +2,7 @@
 //! (`vdev_xlate`).
 //!
 //! What is told is gone: the device may answer with anything where it is read. So the caller knows that no block is
-//! there, and lets none be written there until the call has returned.
+//! there, and lets no block be written there until the call has returned.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;

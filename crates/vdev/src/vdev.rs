@@ -36,7 +36,7 @@ use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
 use crate::vacant::Vacant;
 use crate::write::Written;
 
-/// What a vdev is.
+/// What a vdev is (`vdev_ops_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Root,
@@ -504,8 +504,8 @@ impl Vdev {
         self.ashift
     }
 
-    /// Bytes of data that the smallest allocation on this top-level vdev holds (`vdev_get_min_alloc`): a sector, and
-    /// of dRAID one in each data column.
+    /// Bytes of data that the smallest allocation on this top-level vdev holds (`vdev_get_min_alloc`, `vdev_draid_min_alloc`):
+    /// a sector, and of dRAID one in each data column.
     pub fn min_alloc(&self) -> u64 {
         self.draid().map_or(1, |shape| shape.ndata).saturating_mul(self.sector())
     }
@@ -587,7 +587,7 @@ impl Vdev {
         self.widths.read().clone()
     }
 
-    /// How many children hold what there is: all but one that is joining.
+    /// How many children hold data: all but one that is joining.
     pub(crate) fn holding(&self) -> usize {
         less!(
             self.children.len(),

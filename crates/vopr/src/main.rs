@@ -39,8 +39,8 @@
 //! # A process for each history
 //!
 //! The engine has a few things for the whole process (tunables, counters, the threads that pack blocks). A history
-//! begins with a new process, so that these are the same each time. The parent process starts those of
-//! the histories, compares what two of one seed came to, and leaves steps out of one that fails.
+//! begins with a new process, so that these are the same each time. The parent process starts the processes of
+//! the histories, compares what two histories of one seed came to, and leaves steps out of a history that fails.
 
 mod disk;
 mod many;

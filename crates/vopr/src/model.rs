@@ -1,6 +1,6 @@
 //! The model of a pool: its datasets with their snapshots, and what changes do to them.
 //!
-//! A change is first made to a copy of the model. What comes of it is what the pool has to be if the change succeeds, and
+//! A change is first made to a copy of the model. What comes of it is what the pool must be if the change succeeds, and
 //! may be if the power goes while it is made.
 
 use cenote_dsl::Dataset;

@@ -1,4 +1,4 @@
-//! `zdb -D`: the deduplication tables (`dump_all_ddts`); `-S`: what one would save (`dump_simulated_ddt`); `-T`:
+//! `zdb -D`: the deduplication tables (`dump_all_ddts`, `dump_ddt`); `-S`: what one would save (`dump_simulated_ddt`); `-T`:
 //! the block reference tables (`dump_brt`).
 //!
 //! `-D` reads each table's ZAPs and logs, and prints sizes, histograms by references, and with more `D` the entries

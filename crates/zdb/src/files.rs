@@ -11,7 +11,7 @@ use std::sync::Arc;
 const CHUNK: usize = 1 << 20;
 
 impl Zdb<'_> {
-    /// `-O dataset path`, `-r dataset path destination`, `-r -O dataset object destination`.
+    /// `-O dataset path`, `-r dataset path destination`, `-r -O dataset object destination` (`dump_path`).
     pub fn files(&mut self, dataset: &str) -> Outcome {
         let pool = self.pool.clone();
         let Some(found) = pool.dsl().find(dataset).map_err(failed)? else {
@@ -43,6 +43,7 @@ impl Zdb<'_> {
         Ok(0)
     }
 
+    /// Writes the contents of a file to the file `to` (`zdb_copy_object`).
     fn copy(&mut self, fs: &Arc<FileSystem>, object: u64, to: &str) -> Outcome {
         writeln!(self.out(), "Copying object {object} to file {to}")?;
         let size = fs.attr(object).map_err(failed)?.size;

@@ -79,7 +79,7 @@ fn show_bytes(bytes: &[u8]) -> String {
 }
 
 impl Zdb<'_> {
-    /// The intent log of an object set, if it has one.
+    /// The intent log of an object set, if it has one (`dump_intent_log`).
     pub fn intent_log(&mut self, os: &Arc<ObjectSet>) -> Result<(), Stop> {
         let level = self.level('d').max(self.level('i'));
         let header = os.phys().zil;
@@ -157,6 +157,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// A record of the log (`print_log_record`).
     fn record(
         &mut self,
         os: &Arc<ObjectSet>,

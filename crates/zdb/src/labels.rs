@@ -36,7 +36,7 @@ struct Label {
     shown: bool,
 }
 
-/// `zdb -l device`.
+/// `zdb -l device` (`dump_label`).
 pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
     let path = ctx.caller.path(&name);
@@ -182,6 +182,7 @@ fn same<T: PartialEq>(items: impl Iterator<Item = Option<T>>, item: &T) -> (usiz
     (with.first().copied().unwrap_or(0), list)
 }
 
+/// The config of a label (`dump_config_from_label`).
 fn show_config(
     args: &Args,
     ctx: &mut Surroundings<'_>,
@@ -208,6 +209,7 @@ fn show_config(
     Ok(())
 }
 
+/// The uberblocks in the labels (`dump_label_uberblocks`).
 fn show_uberblocks(
     args: &Args,
     ctx: &mut Surroundings<'_>,

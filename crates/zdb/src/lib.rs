@@ -338,7 +338,7 @@ impl Zdb<'_> {
         Zap::open(&object).map_err(failed)
     }
 
-    /// Everything that is asked about the whole pool, in `zdb`'s order.
+    /// Everything that is asked about the whole pool, in `zdb`'s order (`dump_zpool`).
     fn whole_pool(&mut self) -> Outcome {
         if self.level('y') > 0 {
             self.validate_livelists()?;
@@ -388,7 +388,7 @@ impl Zdb<'_> {
         Ok(code)
     }
 
-    /// `-C`: the config in the MOS, as it is stored.
+    /// `-C` (`dump_config`): the config in the MOS, as it is stored.
     fn config(&mut self) -> Result<(), Stop> {
         let number = self.directory()?.u64(b"config").map_err(failed)?.unwrap_or(0);
         let object = self.pool.mos().object(number).map_err(failed)?;
@@ -398,7 +398,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// `-u`: the uberblock that the pool was opened at.
+    /// `-u` (`dump_uberblock`): the uberblock that the pool was opened at.
     fn uberblock(&mut self) -> Result<(), Stop> {
         let ub = self.pool.uberblock().clone();
         let time = self.ctime(ub.timestamp);

@@ -38,7 +38,8 @@ impl Zdb<'_> {
         lists.map(|number| pool.dsl().deadlist_at(number).map_err(failed)).collect()
     }
 
-    /// Says which FREE entries have no ALLOC before them; calls `live` with the blocks that are allocated.
+    /// Says which FREE entries have no ALLOC before them (`verify_livelist_allocs`); calls `live` with the blocks that are
+    /// allocated.
     pub fn verify_livelist(
         &mut self,
         list: &Deadlist,
@@ -94,7 +95,7 @@ impl Zdb<'_> {
         Err(failed("livelist is incorrect"))
     }
 
-    /// `-y`.
+    /// `-y` (`livelist_metaslab_validate`).
     pub fn validate_livelists(&mut self) -> Result<(), Stop> {
         writeln!(self.out(), "Verifying deleted livelist entries")?;
         let mut allocs = Allocs::new();

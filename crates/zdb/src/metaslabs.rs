@@ -109,6 +109,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// One metaslab (`dump_metaslab`).
     fn metaslab(&mut self, v: &VdevSpace, ms: &Metaslab) -> Result<(), Stop> {
         let level = self.args.level('m');
         let free = ms.size.saturating_add_signed(ms.flushed_alloc().saturating_neg());
@@ -182,7 +183,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// The header of a space map; with `-mmmm` or `-dddddd` its entries too.
+    /// The header of a space map (`dump_spacemap`); with `-mmmm` or `-dddddd` its entries too.
     pub fn space_map(&mut self, map: &SpaceMap) -> Result<(), Stop> {
         writeln!(self.out(), "space map object {}:", map.number())?;
         writeln!(self.out(), "  smp_length = 0x{:x}", map.phys().length)?;
@@ -276,7 +277,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// The log space maps, and how many of their entries are still needed.
+    /// The log space maps, and how many of their entries are still needed (`dump_log_spacemaps`).
     pub fn log_space_maps(&mut self) -> Result<(), Stop> {
         let space = self.space()?;
         if space.log_feature.unwrap_or(0) == 0 {
@@ -301,7 +302,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// `-M`: fragmentation and histogram of each vdev's metaslabs, and of the normal class.
+    /// `-M` (`dump_metaslab_groups`): fragmentation and histogram of each vdev's metaslabs, and of the normal class.
     pub fn metaslab_groups(&mut self) -> Result<(), Stop> {
         let space = self.space()?;
         let mut sum = cenote_store::histogram::Histogram::default();

@@ -347,7 +347,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// Compares with what is allocated; whether they differ.
+    /// Compares with what is allocated (`dump_mos_leaks`); whether they differ.
     fn leaked_objects(&mut self, refs: &References) -> Result<bool, Stop> {
         let mos = self.pool.mos().clone();
         let mut missing = refs.objects.clone();
@@ -389,7 +389,7 @@ impl Zdb<'_> {
         Ok(agree)
     }
 
-    /// Compares the counts of the features of device removal; whether they agree.
+    /// Compares the counts of the features of device removal (`verify_device_removal_feature_counts`); whether they agree.
     fn removal_counts(&mut self, refs: &References) -> Result<bool, Stop> {
         let pool = self.pool.clone();
         let directory = self.directory()?;

@@ -63,7 +63,7 @@ impl<'a> Numbers<'a> {
 }
 
 impl Zdb<'_> {
-    /// Shows an object; `header` says whether the column titles are due.
+    /// Shows an object (`dump_object`); `header` says whether the column titles are due.
     pub fn object(&mut self, object: &Object, header: &mut bool) -> Result<(), Stop> {
         let level = self.level('d');
         if std::mem::replace(header, false) {
@@ -169,7 +169,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// All block pointers below the dnode.
+    /// All block pointers below the dnode (`dump_indirect`).
     fn block_tree(&mut self, object: &Object) -> Result<(), Stop> {
         writeln!(self.out(), "Indirect blocks:")?;
         let level = i64::from(object.dnode().levels) - 1;

@@ -235,7 +235,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// An object set: its line, its objects.
+    /// An object set (`dump_objset`): its line, its objects.
     pub fn objset(&mut self, os: &Arc<ObjectSet>, dataset: Option<&Dataset>) -> Result<(), Stop> {
         let level = self.level('d');
         let ranges = self.args.operands.get(1..).unwrap_or_default().to_vec();
@@ -400,6 +400,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// A bookmark (`dump_bookmark`).
     fn bookmark(&mut self, name: &str, b: &cenote_format::dsl::BookmarkPhys) -> Result<(), Stop> {
         let short = name.split('#').next_back().unwrap_or(name);
         writeln!(

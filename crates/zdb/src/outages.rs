@@ -89,6 +89,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// The log of a vdev, and then the logs of the vdevs below it (`dump_dtl`).
     fn dirty_time_log(&mut self, top: &Vdev, vdev: &Vdev, indent: usize) -> Result<(), Stop> {
         let name =
             vdev.path().map_or_else(|| vdev.kind().into(), |path| path.display().to_string());

@@ -140,6 +140,7 @@ impl Zdb<'_> {
         Ok(code)
     }
 
+    /// The vdev of a path of numbers such as `0.1`, or of a device's name (`zdb_vdev_lookup`).
     fn find_vdev(&self, name: &str) -> Option<Arc<Vdev>> {
         let vdevs = self.pool.store().vdevs();
         let root = vdevs.root();
@@ -160,6 +161,7 @@ impl Zdb<'_> {
         None
     }
 
+    /// Reads what one specifier names, and shows it (`zdb_read_block`).
     fn read_block(&mut self, thing: &str, spec: &Spec) -> Result<bool, Stop> {
         for flag in &spec.flags.ignored {
             writeln!(self.out(), "***Ignoring flag: {flag}")?;
@@ -252,7 +254,7 @@ impl Zdb<'_> {
         req.take().map(|bytes| bytes.to_vec()).map_err(|e| e.to_string())
     }
 
-    /// Tries every way of decompression: to the size given, or to every larger one.
+    /// Tries every way of decompression (`zdb_decompress_block`): to the size given, or to every larger one.
     fn decompress(&mut self, data: &[u8], spec: &Spec) -> Result<Option<Vec<u8>>, Stop> {
         use Compression::{Gzip1, Lz4, Lzjb, Zle, Zstd};
         let sizes = match spec.lsize == spec.psize {
@@ -294,6 +296,7 @@ impl Zdb<'_> {
         Ok(None)
     }
 
+    /// Shows the bytes of a block as they were asked for (`zdb_dump_block`).
     fn show_block(&mut self, thing: &str, spec: &Spec, mut block: Vec<u8>) -> Result<(), Stop> {
         let flags = &spec.flags;
         let order = if flags.swap { ByteOrder::Big } else { ByteOrder::Little };

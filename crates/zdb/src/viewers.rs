@@ -251,6 +251,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// The header of a list of block pointers (`dump_bpobj`).
     fn bpobj_header(&mut self, object: &Object) -> Result<(), Stop> {
         // OpenZFS takes the whole room for a bonus buffer: what a shorter one lacks is 0.
         let phys = BpobjPhys::decode(&object.bonus()).map_err(failed)?;
@@ -333,7 +334,7 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    /// A file's attributes.
+    /// A file's attributes (`dump_znode`).
     fn znode(&mut self, object: &Object) -> Result<(), Stop> {
         let number = object.number();
         let id = object.objset().id();

@@ -12,7 +12,7 @@ use cenote_format::dmu::DnodePhys;
 /// The user that stands for owners without a number here (`nobody`).
 const NOBODY: u32 = 65534;
 
-/// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux.
+/// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux (`sa_object_size`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Object number.

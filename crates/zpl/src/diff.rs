@@ -1,4 +1,4 @@
-//! What differs between two states of a file system (`dmu_diff`, `zfs_show_diffs`).
+//! What differs between two states of a file system (`dmu_diff`, `zfs_show_diffs`, `zfs_ioc_diff`).
 //!
 //! The blocks of dnodes that changed since the earlier state are walked; no data is read. Every object in
 //! such a block is looked at in both states. A dnode that did not change lies beside one that did: it is told

@@ -162,9 +162,9 @@ impl File {
         }
     }
 
-    /// Where the next hole (`hole`) or data begins at or after `offset`, by the rules of Linux's
-    /// `SEEK_HOLE` and `SEEK_DATA` (`zfs_holey`): the end of the file is a hole; `None` is `ENXIO` (no more data,
-    /// or `offset` is not in the file).
+    /// Where the next hole (`hole`, `zfs_holey_common`) or data begins at or after `offset`, by the rules of Linux's
+    /// `SEEK_HOLE` and `SEEK_DATA` (`zfs_holey`): the end of the file is a hole; `None` is `ENXIO` (no more data, or `offset`
+    /// is not in the file).
     pub fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
         let mut from = offset;
         let mut stretch = SEEK_STRETCH;

@@ -136,7 +136,7 @@ impl FileSystem {
         Self::open_source(Source::Fixed(os), Settings { read_only: true, ..settings })
     }
 
-    /// Opens a file system that is in use. No other code may change its files.
+    /// Opens a file system that is in use (`zfsvfs_setup`). No other code may change its files.
     pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
         live.base().store().set_caching(live.id(), settings.cache);
         Self::open_source(Source::Live(live), settings)
@@ -205,7 +205,7 @@ impl FileSystem {
         self.source.base()
     }
 
-    /// Changes the properties that can change. Open files follow.
+    /// Changes the properties that can change (`dsl_prop_register`). Open files follow.
     pub fn set_settings(&self, settings: Settings) {
         self.source.base().store().set_caching(self.source.id(), settings.cache);
         *self.settings.write() = Arc::new(settings.within(self.version() >= SYSTEM_ATTRIBUTES));
@@ -266,7 +266,7 @@ impl FileSystem {
     }
 
     /// Goes by what the master node says now: quotas of users, groups and projects, and the version, which may be a later
-    /// one. [`FileSystem::set_settings`] is to be called after it.
+    /// one. [`FileSystem::set_settings`] must be called after it.
     ///
     /// # Errors
     /// It cannot be read: what was known still holds.

@@ -91,7 +91,7 @@ pub(crate) fn decode(value: &[u8]) -> Result<(Vec<Ace>, u64)> {
 }
 
 impl FileSystem {
-    /// The list of a file (`zfs_getacl`). Errors: [`Error::Corrupt`], for one that makes no sense.
+    /// The list of a file (`zfs_getacl`, `zfs_getsecattr`). Errors: [`Error::Corrupt`], for one that makes no sense.
     pub(crate) fn nfs4_xattr(&self, ino: u64) -> Result<Vec<u8>> {
         let z = self.attributes(ino)?;
         let mut entries = self.nfs4_acl(ino)?;

@@ -60,9 +60,9 @@ impl FileSystem {
     }
 
     /// A path of the object, from the root directory (`/a/b`), found by its parent and a search of
-    /// the directory: of a file with several links, one of them. A file in a hidden directory of
-    /// extended attributes is at `/a/b/<xattrdir>/NAME`. Not found: the object is no file, or it was
-    /// unlinked and is still open.
+    /// the directory (`zfs_obj_to_path_impl`): of a file with several links, one of them. A file in a hidden directory of
+    /// extended attributes is at `/a/b/<xattrdir>/NAME`. Not found: the object is no file, or it was unlinked and is still
+    /// open.
     pub fn path_of(&self, ino: u64) -> Result<Vec<u8>> {
         if self.is_unlinked(ino)? {
             return Err(Error::NotFound(format!("object {ino} was unlinked")));

@@ -54,7 +54,7 @@ impl DirectIo {
     /// Whether a request of `len` bytes passes by the ARC, which asks for that or not.
     ///
     /// # Errors
-    /// It asks for that, and is not aligned as it has to be (`zfs_dio_strict`).
+    /// It asks for that, and is not aligned as it must be (`zfs_dio_strict`).
     pub fn takes(self, asked: bool, offset: u64, len: u64) -> Result<bool> {
         let wanted = match self {
             DirectIo::Disabled => false,

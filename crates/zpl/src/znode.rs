@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Bytes of a `znode_phys_t`.
 const ZNODE_PHYS_SIZE: usize = 264;
 
-/// The values found in one buffer of system attributes.
+/// The values found in one buffer of system attributes (`sa_idx_tab_t`).
 type Located = (SaHeader, Vec<SaValue>);
 
 /// An object with the means to read its attributes.

@@ -1,7 +1,7 @@
 //! `zstream redup`: a deduplicated stream (`zfs send -D`, before OpenZFS 2.0) becomes an ordinary one.
 //!
 //! A WRITE_BYREF record says where in the stream its data was before: in a WRITE record of the same package, by the
-//! guid of its snapshot, object and offset. It is replaced by that record. So the stream has to be in a file.
+//! guid of its snapshot, object and offset. It is replaced by that record. So the stream must be in a file.
 
 use crate::record::{Broken, Raw, Reader, kind};
 use crate::{Surroundings, failed, rewrite};

@@ -37,7 +37,7 @@ struct Local {
 enum Pass {
     /// There is nothing more to do.
     Done,
-    /// A dataset was changed: all are to be looked at again.
+    /// A dataset was changed: all must be looked at again.
     Again,
     /// Something could not be done, as was said.
     Stuck,

@@ -78,7 +78,7 @@ struct Job<'s, 'h> {
     changes: Arc<Changes>,
     /// The uppermost dataset that was received.
     top: Option<String>,
-    /// Something was received that is to be mounted.
+    /// Something was received that must be mounted.
     mount: bool,
     /// Holds are in the package.
     holds: bool,
@@ -98,8 +98,8 @@ struct Within<'a> {
 }
 
 impl Session<'_> {
-    /// Receives a stream, or a package of streams, from `input`. `target` is a dataset, or a snapshot of it; with
-    /// [`Receive::prefix`], what the dataset is to be below.
+    /// Receives a stream, or a package of streams, from `input` (`lzc_receive`). `target` is a dataset, or a snapshot of it;
+    /// with [`Receive::prefix`], what the dataset is to be below.
     ///
     /// # Errors
     /// The stream is damaged or ends early ([`ErrorKind::Stream`]); it does not fit what is there; a property is not right; the

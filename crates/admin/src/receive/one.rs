@@ -1,4 +1,23 @@
 //! One stream (`zfs_receive_impl`, `zfs_receive_one`).
+//!
+//! # Algorithm
+//!
+//! The head of a stream says what it does: it makes a dataset, adds a snapshot to one, or goes on where a receive was interrupted.
+//!
+//! 1. The snapshot gets its full name here. A dataset that is not where the name says is looked for by the guid of one of its
+//!    snapshots.
+//! 2. The user's permission is checked, and the list behind the head is read.
+//! 3. Other operations are kept out: the dataset that is there, its mounts, the one above it, properties and encryption are
+//!    checked, and the receive begins (`Changes::receive`).
+//! 4. Other operations may change the pool again while records come in. A new dataset has its properties by then, so that they hold for
+//!    what is written.
+//! 5. Other operations are kept out once more: what has come takes the place of the dataset's contents, below its mounts where that
+//!    is possible. Otherwise the dataset is unmounted first. A dataset that was there gets its properties now.
+//!
+//! # Invariants
+//!
+//! - Nothing of the stream is read while other operations are kept out: the input may stall.
+//! - A receive that has begun is finished or given up, whatever fails.
 
 use super::names::{destination, of_guid};
 use super::{Job, Within, cannot, props, said};

@@ -1,4 +1,4 @@
-//! Properties and holds of what is received: those of the package, and those that were asked for.
+//! Properties and holds of what is received: what the package has, and what the user asked for.
 
 use super::{Job, Receive, Within, cannot};
 use crate::error::{Error, ErrorKind, Result};

@@ -55,7 +55,7 @@ impl Send {
         self.wanted.props || self.wanted.backup || self.wanted.holds
     }
 
-    /// Whether the names are right for what is to be sent.
+    /// Whether the names are right for what should be sent.
     ///
     /// # Errors
     /// They are not.
@@ -89,9 +89,9 @@ impl Send {
 }
 
 impl Session<'_> {
-    /// Sends the snapshot `name`, or a file system or volume that is not in use: all of it, or with `from` what has changed since
-    /// that snapshot or bookmark. With [`Wanted::replicate`] or [`Wanted::all_snapshots`] it is a package of streams. `from`
-    /// may leave out the dataset (`@a`, `#a`), and in a package the `@`.
+    /// Sends the snapshot `name`, or a file system or volume that is not in use (`lzc_send`): all of it, or with `from` what
+    /// has changed since that snapshot or bookmark. With [`Wanted::replicate`] or [`Wanted::all_snapshots`] it is a package of
+    /// streams. `from` may leave out the dataset (`@a`, `#a`), and in a package the `@`.
     ///
     /// # Errors
     /// The snapshot is not there, is busy, or does not come after `from`; the user may not; it cannot be read; `out` cannot be

@@ -6,7 +6,7 @@
 //! freed. What a transaction group changes is in order, and is spread over the whole metaslab.
 //!
 //! The maps are written by a sync task into the MOS of a real pool, with headers and the
-//! feature's refcount as they have to be. No block pointer leads to what they say is allocated, so
+//! feature's refcount as they must be. No block pointer leads to what they say is allocated, so
 //! `zdb -b` finds it leaked; `zdb -m` is what judges them.
 
 use anyhow::{Context, bail, ensure};

@@ -5,8 +5,8 @@
 //! Each candidate is a line, with a tab and a description behind it. `:files` and `:directories` ask the shell for
 //! names of files.
 //!
-//! Options, operands and their values are those of the manual ([`crate::manual`]), those of cenote's own commands are
-//! clap's. Names of pools and datasets come from the daemon, if one runs. Nothing here starts one, opens a device or
+//! Options, operands and their values are taken from the manual ([`crate::manual`]), and for cenote's own commands from
+//! clap. Names of pools and datasets come from the daemon, if one runs. Nothing here starts one, opens a device or
 //! takes longer than [`PATIENCE`].
 
 pub mod kind;

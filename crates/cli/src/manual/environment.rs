@@ -1,9 +1,9 @@
 //! What the manual says about variables of the environment: what each sets, and which commands heed it.
 //!
-//! A daemon heeds those of its own environment, which it has from the first command that needed it, or from the
-//! service manager. Of the rest a command takes its caller's (`cenote_command::caller`).
+//! A daemon heeds the variables of its own environment, which it has from the first command that needed it, or from the
+//! service manager. All other variables a command takes from its caller (`cenote_command::caller`).
 //!
-//! A test looks for all variables that the sources read, so that none of them is missing here.
+//! A test looks for all variables that the sources read, so that no variable is missing here.
 
 /// A variable.
 struct Variable {

@@ -32,7 +32,7 @@ const LINE_OF_ZSTREAM: &str =
     "The command line is wrong, or something was not done; a message says what and why.";
 const INTERRUPT: &str = "An interrupt (SIGINT) ended it in order.";
 
-/// The codes of single commands, beside those of all. A test looks at the pages of these commands.
+/// The codes of single commands, beside the codes of all. A test looks at the pages of these commands.
 #[rustfmt::skip] // A table: one row per line.
 const OWN: &[Code] = &[
     code("zpool set", set::NOT_A_POOL, "There is no such pool, or no such vdev in it."),

@@ -1,13 +1,13 @@
 //! What the manual says about files: what each is, and which commands read it.
 //!
-//! A test looks for all names of files that the sources have, so that none of them is missing here.
+//! A test looks for all names of files that the sources have, so that no file is missing here.
 
 use super::environment::{Heeded, heeded};
 
 /// A file or directory.
 struct File {
     name: &'static str,
-    /// The commands that read it, as patterns: as those of variables are.
+    /// The commands that read it, as patterns, like the patterns of variables.
     readers: &'static [&'static str],
     about: &'static str,
 }

@@ -1,5 +1,5 @@
-//! `zfs allow` and `zfs unallow`: delegated permissions, shown, granted and taken away. They say what other users than
-//! root may do at root's daemon.
+//! `zfs allow` and `zfs unallow` (`zfs_do_allow`, `zfs_do_unallow`): delegated permissions, shown, granted and taken away.
+//! They say what other users than root may do at root's daemon.
 
 use super::change::changes;
 use crate::context::Context;

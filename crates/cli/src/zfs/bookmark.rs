@@ -1,4 +1,4 @@
-//! `zfs bookmark`.
+//! `zfs bookmark` (`zfs_do_bookmark`).
 
 use super::session::{outcome, quietly, stop};
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `zfs clone`, `zfs promote`.
+//! `zfs clone`, `zfs promote` (`zfs_do_clone`, `zfs_do_promote`).
 
 use super::change::{add_property, tell_kept};
 use super::session::{outcome, quietly, stop};

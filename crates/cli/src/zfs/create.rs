@@ -1,4 +1,12 @@
-//! `zfs create`.
+//! `zfs create` (`zfs_do_create`).
+//!
+//! The command line becomes a `Request`, and that a `NewDataset`: the size and the block size of a volume are properties like
+//! others. Keys of a new encryption root are asked for before the pool is locked against other commands, since they may be typed.
+//!
+//! With `-p` the file systems above are created first; a dataset that is there already is no error then. With `-n` nothing is created:
+//! the names and properties are checked, and with `-v` what would be created is shown; other commands are not waited for.
+//!
+//! A dataset that was created and could not be mounted stays, and the command ends with 1.
 
 use super::change::{add_property, changes, tell_kept};
 use super::session::{quietly, stop};
@@ -95,7 +103,7 @@ impl Request {
         Stop::Fail(format!("cannot {what} '{}': {why}", self.name))
     }
 
-    /// What is to be created. The size of a volume is a property like others, but comes first.
+    /// The dataset to create. The size of a volume is a property like others, but comes first.
     fn dataset(&self) -> NewDataset {
         let kind = match self.size {
             None => Kind::Filesystem,

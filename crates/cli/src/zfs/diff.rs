@@ -1,4 +1,4 @@
-//! `zfs diff`: what differs between a snapshot and a later one, or the file system as it is now.
+//! `zfs diff` (`zfs_do_diff`): what differs between a snapshot and a later one, or the file system as it is now.
 
 use super::session::{showing, stop};
 use crate::colour::{self, Colour, PLAIN};

@@ -1,4 +1,4 @@
-//! `zfs get`, and the layout that `zpool get` shares.
+//! `zfs get`, and the layout that `zpool get` shares (`zfs_do_get`).
 //!
 //! The datasets are selected first, and then the properties that were asked for are read of each. A dataset that was destroyed
 //! meanwhile is left out. Lines are written when all are read, for a column is as wide as its widest value.
@@ -97,7 +97,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Prints lines under a header. The source column is as wide as the longest inheritance could
+    /// Prints lines under a header (`zprop_print_one_property`). The source column is as wide as the longest inheritance could
     /// be, as OpenZFS has it.
     pub fn print(&self, lines: &[Line], names: usize, out: &mut dyn Write) -> io::Result<()> {
         let widest = |f: &dyn Fn(&Line) -> usize| lines.iter().map(f).max().unwrap_or(0);

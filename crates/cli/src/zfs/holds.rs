@@ -1,4 +1,4 @@
-//! `zfs hold`, `zfs holds`, `zfs release`.
+//! `zfs hold`, `zfs holds`, `zfs release` (`zfs_do_hold`, `zfs_do_holds`, `zfs_do_release`).
 
 use super::session::quietly;
 use crate::context::Context;

@@ -32,7 +32,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> i32 {
     }
 }
 
-/// What is to be said. With `-v` it begins with the dataset's name, mounted or not.
+/// The line to print. With `-v` it begins with the dataset's name, mounted or not.
 fn name(args: &[OsString], ctx: &Context) -> Result<String, (i32, String)> {
     let parsed = parse(args, SPEC).map_err(|_| (WRONG, USAGE.to_string()))?;
     let names = parsed.names();

@@ -1,4 +1,4 @@
-//! `zfs list`.
+//! `zfs list` (`zfs_do_list`).
 
 use crate::colour::{self, Colour};
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `zfs load-key` and `zfs unload-key` (`load_unload_keys`).
+//! `zfs load-key` and `zfs unload-key` (`load_unload_keys`, `zfs_do_load_key`, `zfs_do_unload_key`).
 
 use crate::context::Context;
 use crate::keys::{self, LoadKey};

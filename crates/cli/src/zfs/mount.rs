@@ -1,7 +1,7 @@
 //! `zfs mount` and `zfs unmount` (`zfs_do_mount`, `zfs_do_unmount`).
 //!
 //! `zfs mount -a` replays the intent logs of all file systems that it is about to mount, and then mounts one after the other:
-//! what fails is said, and the others are mounted. `zfs unmount -a` leaves alone what has to be mounted by name
+//! what fails is said, and the others are mounted. `zfs unmount -a` leaves alone what must be mounted by name
 //! (`canmount=noauto`) or belongs to mount(8) (`mountpoint=legacy`).
 
 mod progress;

@@ -117,7 +117,7 @@ impl Wanted {
         }
     }
 
-    /// What a file's project is to be; `None`: it stays.
+    /// The project that a file gets; `None`: it stays.
     fn change(&self, now: Project, expected: u32) -> Option<Project> {
         let to = match self.what {
             What::List | What::Check => now,

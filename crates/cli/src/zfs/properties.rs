@@ -30,7 +30,8 @@ pub fn visible() -> impl Iterator<Item = &'static Property> {
     PROPERTIES.iter().filter(|p| p.visible)
 }
 
-/// The properties of a comma-separated list, by their own names; `space` stands for several.
+/// The properties of a comma-separated list, by their own names (`zfs_expand_proplist`, `zprop_get_list`); `space` stands for
+/// several.
 pub fn resolve(fields: &str) -> Result<Vec<String>, Stop> {
     if fields.is_empty() {
         return usage("bad property list: no properties specified");

@@ -1,4 +1,4 @@
-//! `zfs rename`.
+//! `zfs rename` (`zfs_do_rename`).
 
 use super::session::{outcome, quietly};
 use crate::context::Context;

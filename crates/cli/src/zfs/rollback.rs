@@ -1,7 +1,7 @@
-//! `zfs rollback`.
+//! `zfs rollback` (`zfs_do_rollback`).
 //!
-//! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only one that has
-//! submounts, as an ordinary user's has, is unmounted for it and mounted again, and has to be out of use.
+//! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only a file system with
+//! submounts, as ordinary users have them, is unmounted for the rollback and mounted again, and must be out of use.
 
 use super::session::{outcome, quietly};
 use crate::context::Context;

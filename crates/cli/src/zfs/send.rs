@@ -1,4 +1,12 @@
 //! `zfs send`: streams of snapshots on standard output (`zfs_do_send`).
+//!
+//! The command line becomes `Flags`: how to send (`cenote_admin`'s `Send`), and what to say of it. Options that do not go together are
+//! refused first, in OpenZFS's order and words, then a terminal as output. There are three ways on: a snapshot, head or package
+//! (`send`), what an interrupted receive has (`-S`), the rest of a stream (`-t`). All end in `sending`, which opens a session of
+//! the library with the user's rights.
+//!
+//! With `-n` the stream is made as far as its size is estimated, and nothing is written. With `-v`, `-P` or `-V` estimates and
+//! progress are told while it is written (`report`).
 
 mod report;
 

@@ -1,4 +1,4 @@
-//! `zfs set` and `zfs inherit`.
+//! `zfs set` and `zfs inherit` (`zfs_do_set`, `zfs_do_inherit`).
 
 use super::change::{add_property, tell_kept};
 use super::session::unrecorded;

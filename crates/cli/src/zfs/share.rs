@@ -1,5 +1,5 @@
-//! `zfs share` and `zfs unshare`. Nothing is shared: what `sharenfs` and `sharesmb` ask for is refused by name.
-//! Scripts that share and unshare all that there is (`-a`) go on where nothing is to be shared.
+//! `zfs share` and `zfs unshare` (`zfs_do_share`, `zfs_do_unshare`). Nothing is shared: what `sharenfs` and `sharesmb` ask for
+//! is refused by name. Scripts that share or unshare all file systems (`-a`) go on where no file system asks for a share.
 
 use super::select::{Kinds, Node, Selection, open_or_path, select};
 use crate::context::Context;
@@ -11,7 +11,7 @@ const SHARE: Spec = Spec { short: "al", refused: "", refused_long: &[] };
 const UNSHARE: Spec = Spec { short: "a", refused: "", refused_long: &[] };
 const PROTOCOLS: [(&str, &str); 2] = [("nfs", "sharenfs"), ("smb", "sharesmb")];
 
-/// What is to be shared, or not to be shared any more.
+/// What the user wants shared, or not shared any more.
 enum Asked {
     /// All of these protocols: `-a`.
     All(Vec<&'static str>),
@@ -33,7 +33,7 @@ fn asked(args: &[OsString], spec: Spec) -> Result<Asked, Stop> {
     }
 }
 
-/// What a file system is to be shared by.
+/// The protocols that a file system asks to be shared by.
 fn wanted(node: &Node, properties: &[&'static str]) -> Option<&'static str> {
     let is_on = |property: &&&str| {
         node.value(property).ok().flatten().is_some_and(|value| value.exact != "off")

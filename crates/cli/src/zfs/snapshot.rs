@@ -1,4 +1,4 @@
-//! `zfs snapshot`.
+//! `zfs snapshot` (`zfs_do_snapshot`).
 
 use super::change::add_property;
 use super::session::{quietly, stop};

@@ -1,4 +1,4 @@
-//! `zfs upgrade`: versions of file systems (`zfs_do_upgrade`). Those of older versions are listed, and upgraded as far as their
+//! `zfs upgrade`: versions of file systems (`zfs_do_upgrade`). File systems of older versions are listed, and upgraded as far as their
 //! pools allow.
 
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `zfs wait`: waits until files that were removed are freed (`deleteq`).
+//! `zfs wait`: waits until files that were removed are freed (`deleteq`, `zfs_do_wait`).
 
 use crate::context::Context;
 use crate::interval::pause;

@@ -1,4 +1,11 @@
 //! The command line of `zinject`, as `getopt` and OpenZFS's command take it apart.
+//!
+//! Options are single letters; some take a value, in the same word or the next one. They may follow operands, and `--` ends them. The
+//! result is a [`Given`]: one field for each option. Which of them go together is for the command to say.
+//!
+//! The tables here have the names of errors (`errstrtable`), of types of I/O, of types of objects and of parts of labels. The daemon's
+//! lists use the same names. A value that is not in its table, or out of its range, is an error with OpenZFS's words and exit code
+//! ([`Wrong`]); after some of them the usage follows. An option that OpenZFS has and this program has not is refused by its name.
 
 use crate::options::bytes;
 use cenote_daemon::injections::Moment;

@@ -42,7 +42,7 @@ struct Task {
     wait: bool,
 }
 
-/// Runs `zpool trim`.
+/// Runs `zpool trim` (`zpool_trim`).
 pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse_with_long(args, TRIM, &LONG_OF_TRIM)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
@@ -77,7 +77,7 @@ pub fn trim(args: &[OsString], ctx: &mut Context) -> Outcome {
     of_pools(&names, &task, ctx)
 }
 
-/// Runs `zpool initialize`.
+/// Runs `zpool initialize` (`zpool_initialize`).
 pub fn initialize(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse_with_long(args, INITIALIZE, &LONG_OF_INITIALIZE)?;
     let has = |letter| parsed.options.iter().any(|o| o.letter == letter);

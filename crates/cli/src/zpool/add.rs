@@ -1,4 +1,4 @@
-//! `zpool add`.
+//! `zpool add` (`zpool_do_add`).
 
 use crate::cachefile;
 use crate::context::Context;

@@ -1,4 +1,5 @@
-//! `zpool attach`, `zpool replace` and `zpool detach`: devices that join vdevs of a pool and leave them.
+//! `zpool attach`, `zpool replace` and `zpool detach` (`zpool_do_attach`, `zpool_do_replace`, `zpool_do_detach`): devices that
+//! join vdevs of a pool and leave them.
 
 use crate::cachefile;
 use crate::context::Context;
@@ -18,12 +19,12 @@ use std::sync::Arc;
 
 const SPEC: Spec = Spec { short: "fo:sw", refused: "", refused_long: &[] };
 
-/// Runs `zpool attach`.
+/// Runs `zpool attach` (`zpool_vdev_attach`).
 pub fn attach(args: &[OsString], ctx: &mut Context) -> Outcome {
     join(args, false, ctx)
 }
 
-/// Runs `zpool replace`.
+/// Runs `zpool replace` (`zpool_vdev_attach`).
 pub fn replace(args: &[OsString], ctx: &mut Context) -> Outcome {
     join(args, true, ctx)
 }

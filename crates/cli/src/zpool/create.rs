@@ -1,4 +1,4 @@
-//! `zpool create`.
+//! `zpool create` (`zpool_do_create`).
 //!
 //! What is wrong with the arguments is found before anything is written: first what they say, then
 //! the devices ([`prepare`] opens them and lets go of them), then properties and the mountpoint.

@@ -1,4 +1,4 @@
-//! `zpool destroy`.
+//! `zpool destroy` (`zpool_do_destroy`).
 //!
 //! A pool that was imported read-only is let go of, and nothing on its devices is changed, as OpenZFS
 //! does: it can be imported again. What a pool has in an object store is deleted: there it would go on being paid for.

@@ -1,4 +1,4 @@
-//! `zpool events`: what happened to the pools that the daemon has, and had.
+//! `zpool events` (`zpool_do_events`, `zpool_events_next`): what happened to the pools that the daemon has, and had.
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

@@ -1,4 +1,4 @@
-//! `zpool get`.
+//! `zpool get` (`zpool_do_get`).
 
 mod vdevs;
 

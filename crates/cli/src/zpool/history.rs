@@ -1,4 +1,4 @@
-//! `zpool history`.
+//! `zpool history` (`zpool_do_history`, `zpool_get_history`).
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

@@ -330,7 +330,7 @@ fn refuse_taken(request: &Request, ctx: &Context) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What a search came upon, and what is to be said about it.
+/// What a search came upon, and what the user is told about it.
 struct Seen {
     candidates: Vec<Candidate>,
     complaints: Vec<String>,

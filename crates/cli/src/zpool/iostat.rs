@@ -1,4 +1,4 @@
-//! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies, queues.
+//! `zpool iostat` (`zpool_do_iostat`): space, operations and bandwidth per pool and vdev, latencies, queues.
 //!
 //! Figures are per second: since the import in the first report (all of them, for histograms),
 //! since the previous report in those that follow. Queues are shown as they are at the moment.
@@ -352,7 +352,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What there is to say of a cache device.
+    /// The line of a cache device.
     fn cache(
         &mut self,
         imported: &Imported,

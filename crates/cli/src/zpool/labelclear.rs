@@ -1,4 +1,4 @@
-//! `zpool labelclear`.
+//! `zpool labelclear` (`zpool_do_labelclear`).
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

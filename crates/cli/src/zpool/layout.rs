@@ -78,7 +78,7 @@ fn section(title: Option<&str>, tops: &[&NvList], style: &NameStyle) -> String {
     text
 }
 
-/// A vdev that has no number yet, or is shown without it, as OpenZFS shows those of classes.
+/// A vdev that has no number yet, or is shown without it, as OpenZFS shows vdevs of classes.
 fn new_name(top: &NvList, style: &NameStyle) -> String {
     match (top.str("type"), style.guid) {
         (Some("raidz"), false) => format!("raidz{}", config::number(top, "nparity")),

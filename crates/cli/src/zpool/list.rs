@@ -1,4 +1,11 @@
-//! `zpool list`.
+//! `zpool list` (`zpool_do_list`).
+//!
+//! Options become a `Show`, with the properties that are columns. Then one report is made, or one for each interval. All rows are read
+//! before anything is printed, so that columns are as wide as their values. The header is printed above the first report, and with
+//! `-v` above each.
+//!
+//! With `-v` the vdevs of a pool follow its row, in OpenZFS's order with its sections (logs, special, spares). Space is known of
+//! top-level vdevs only. With `-j` the same becomes JSON, vdevs within vdevs (`collect_list_stats`).
 
 use crate::context::Context;
 use crate::interval::Schedule;

@@ -1,5 +1,5 @@
-//! `zpool online`, `zpool offline`, `zpool clear` and `zpool reopen`: devices that go out of use and
-//! come back.
+//! `zpool online`, `zpool offline`, `zpool clear` and `zpool reopen` (`zpool_do_online`, `zpool_do_offline`, `zpool_do_clear`,
+//! `zpool_do_reopen`): devices that go out of use and come back.
 //!
 //! What a device missed meanwhile stays on record, and is read from others.
 
@@ -44,7 +44,7 @@ fn clear_log(imported: &Imported, name: &str) -> Option<Result<(), String>> {
     })
 }
 
-/// Runs `zpool clear`. In place of a device it takes a dataset, whose intent log is given up.
+/// Runs `zpool clear` (`zpool_clear`). In place of a device it takes a dataset, whose intent log is given up.
 pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     // A pool that is imported was opened: there is nothing to go back from, as `-F` did in older versions.
     let spec = Spec { short: "", refused: "", refused_long: &["power"] };
@@ -117,7 +117,7 @@ fn resume(engine: &Engine, imported: &Imported) -> Option<&'static str> {
     engine.resume().is_err().then_some("I/O error")
 }
 
-/// Runs `zpool reopen`.
+/// Runs `zpool reopen` (`zpool_reopen_one`).
 pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
     // A scrub is never started anew here, as with -n.
     let parsed = parse(args, Spec { short: "n", ..Spec::default() })?;
@@ -187,7 +187,7 @@ fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Optio
     None
 }
 
-/// Runs `zpool online`.
+/// Runs `zpool online` (`zpool_vdev_online`).
 pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
     let spec = Spec { short: "e", refused: "", refused_long: &["power"] };
     let parsed = parse(args, spec)?;
@@ -255,7 +255,7 @@ fn grow(imported: &Imported, leaf: &Vdev, asked: bool) -> Result<(), String> {
     grown.map(drop).map_err(|e| reason(&e))
 }
 
-/// Runs `zpool offline`.
+/// Runs `zpool offline` (`zpool_vdev_offline`).
 pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
     let spec = Spec { short: "ft", refused: "", refused_long: &["power"] };
     let parsed = parse(args, spec)?;

@@ -1,4 +1,4 @@
-//! `zpool reguid`.
+//! `zpool reguid` (`zpool_do_reguid`).
 
 use crate::cachefile;
 use crate::context::Context;

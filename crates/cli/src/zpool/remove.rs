@@ -1,5 +1,5 @@
-//! `zpool remove` (`zpool_do_remove`): spares, cache devices and vdevs for intent logs leave a pool at once. What vdevs hold that
-//! hold data is copied to others before.
+//! `zpool remove` (`zpool_do_remove`, `zpool_vdev_remove`): spares, cache devices and vdevs for intent logs leave a pool at
+//! once. What vdevs hold that hold data is copied to others before.
 
 use crate::access::may_change;
 use crate::cachefile;

@@ -1,4 +1,4 @@
-//! `zpool set`.
+//! `zpool set` (`zpool_do_set`).
 
 use crate::cachefile::{self, Setting};
 use crate::context::Context;

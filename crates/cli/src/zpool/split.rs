@@ -1,4 +1,15 @@
 //! `zpool split` (`zpool_do_split`, `zpool_vdev_split`).
+//!
+//! 1. The command line is taken apart. Devices that are named must be there; the name and the properties of the new pool must be
+//!    right.
+//! 2. Of each mirror one side is chosen: the one that is named, or else the last one. A pool with vdevs other than mirrors is refused;
+//!    logs and removed vdevs are left out. With `-n` the layout is shown, and nothing is done.
+//! 3. The engine splits the sides off: their labels are those of a new pool that is exported (`Engine::split`).
+//! 4. The new pool is found by these labels. Without `-R` it is imported to get its properties, and exported again. With `-R` it stays
+//!    imported below that root, and its file systems are mounted; with `-l` their keys are loaded first.
+//!
+//! From the moment that the labels are written the new pool exists: what fails after that is said, and does not undo it. The names of both
+//! pools are locked against other commands until the end, but for the time in which keys may be typed.
 
 use crate::access::{DENIED, may_change};
 use crate::cachefile;

@@ -1,4 +1,15 @@
-//! `zpool status`.
+//! `zpool status` (`zpool_do_status`, `status_callback`).
+//!
+//! The options become a `Show`. Then one report is made, or one for each interval. A report goes through the pools that are selected:
+//!
+//! 1. The pool tells its status as its last transaction group left it. Its engine adds what is on no disk: that the pool is
+//!    suspended, how far the replay of intent logs is, what a scan, removal or expansion waits for, how far rebuilds are.
+//! 2. With `-x` pools without troubles are left out, with `-e` vdevs without troubles.
+//! 3. The status is printed: state and reason, scans, the tree of vdevs with errors and what options add to them, the object store,
+//!    deduplication, damaged files. With `-j` it becomes JSON (`in_json`).
+//!
+//! A pool whose status cannot be read is complained of; the others are shown. Names of damaged files are shown to the owner of the
+//! daemon only.
 
 mod in_json;
 

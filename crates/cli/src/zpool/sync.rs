@@ -1,4 +1,4 @@
-//! `zpool sync`.
+//! `zpool sync` (`zpool_do_sync`).
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

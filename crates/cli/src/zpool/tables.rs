@@ -1,4 +1,5 @@
-//! `zpool ddtprune` and `zpool prefetch`: deduplication tables pruned; tables read into the cache.
+//! `zpool ddtprune` and `zpool prefetch` (`zpool_do_ddt_prune`, `zpool_do_prefetch`): deduplication tables pruned; tables read
+//! into the cache.
 
 use crate::context::Context;
 use crate::options::{Spec, parse};

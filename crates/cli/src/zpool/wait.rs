@@ -1,4 +1,4 @@
-//! `zpool wait`: waits until nothing of the kind is under way in a pool.
+//! `zpool wait` (`zpool_do_wait`, `zfs_ioc_wait`, `spa_wait`): waits until nothing of the kind is under way in a pool.
 //!
 //! Freeing, discarding a checkpoint, a scrub, a resilver, a replacement, a removal, a trim, initializing and the expansion of RAID-Z are what can be under
 //! way here. A checkpoint whose space maps cannot be read is not discarded, and what was destroyed is not freed where a

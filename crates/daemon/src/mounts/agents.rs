@@ -1,5 +1,5 @@
-//! The processes beside the daemon: the one that takes its mounts away should it die, and the one that does
-//! for it what has to be done at paths.
+//! The processes beside the daemon: the watcher takes its mounts away if it dies, and the agent does for it what must be
+//! done at paths.
 
 use cenote_fuse::agent::{Note, Reply, Request, Seen};
 use cenote_fuse::{Agent, Helper, MountError, Watcher};

@@ -80,7 +80,7 @@ impl Mounts {
         Away::of(inside.0).back(imported, ctx)
     }
 
-    /// Has `change` give a dataset other contents, those of the dataset `coming`; it tells whether it did. If it is mounted, no
+    /// Has `change` give a dataset other contents, the contents of the dataset `coming`; it tells whether it did. If it is mounted, no
     /// process can use it meanwhile, and what is there afterwards is served.
     ///
     /// # Errors

@@ -1,4 +1,12 @@
 //! What a mount asks the pool while it is used: space, snapshots, and to be on disk.
+//!
+//! `cenote-fuse` knows no pools. It is given functions and a trait for what it has to know of one: `statfs` (`space_of`), `fsync`
+//! (`sync_of`), and the directory `.zfs/snapshot` (`Snapshots`). Each answers from the pool as its last transaction group left it, by the
+//! number of the dataset: it may have been renamed.
+//!
+//! Snapshots can be taken, destroyed and renamed by `mkdir`, `rmdir` and `mv` in that directory, with the permissions of the user that the
+//! kernel names; refusals become numbers of system calls. If the destroy of a snapshot is refused since the snapshot is mounted, the kernel
+//! gets a moment to let go of it. Where it cannot be read whether blocks are shared they are taken for shared, which is safe.
 
 use super::table::{LATE, Mounts};
 use crate::pools::Opened;

@@ -1,4 +1,4 @@
-//! Mounting the file systems of a pool.
+//! Mounting the file systems of a pool (`zpool_enable_datasets`).
 
 use super::{How, NotMounted, mount_one};
 use crate::context::Context;

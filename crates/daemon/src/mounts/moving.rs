@@ -123,7 +123,8 @@ impl Mounted {
 }
 
 impl Mounts {
-    /// Unmounts the mounted ones among the datasets, and what is mounted inside, last mounted first.
+    /// Unmounts the mounted ones among the datasets, and what is mounted inside, last mounted first (`zpool_disable_datasets`,
+    /// `zfs_unmount_snap`).
     ///
     /// # Errors
     /// One is busy; those that were unmounted are in the error, to come [back](Away::back).

@@ -19,7 +19,7 @@ use cenote_fuse::{SnapDir, SyncPolicy};
 use cenote_zpl::Atime;
 use rustix::mount::MountFlags;
 
-/// Mount options that are understood, each by [`Settings::apply`]: those of OpenZFS's mount helper
+/// Mount options that are understood, each by [`Settings::apply`]: the options of OpenZFS's mount helper
 /// (`option_map`) and the temporary properties of `zfs mount -o`.
 const OPTIONS: [&str; 41] = [
     "acl",

@@ -194,7 +194,7 @@ struct Shown {
     listed: Listed,
     /// Every place in the daemon's mount namespace.
     places: Vec<PathBuf>,
-    /// The connection of its mount; a submount has none of its own.
+    /// The connection of its mount; a submount has no connection of its own.
     connection: Option<String>,
     id: u64,
     options: String,
@@ -573,7 +573,7 @@ impl Mounts {
 pub struct Seen(OnceLock<HashMap<String, String>>);
 
 impl Seen {
-    /// Mount options of a dataset, if it was mounted. `mounts` are those of the pool.
+    /// Mount options of a dataset, if it was mounted. `mounts` are the mounts of the pool.
     pub fn options_of(&self, mounts: &Mounts, dataset: &str) -> Option<String> {
         self.0.get_or_init(|| mounts.options()).get(dataset).cloned()
     }

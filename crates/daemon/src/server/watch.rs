@@ -1,4 +1,22 @@
 //! What a client says after its request: standard input in frames, what its process did for the command, or that it goes away.
+//!
+//! # Structures
+//!
+//! A [`Watch`] is a thread that reads the connection while a command runs. [`Asked`] is the other direction: the command asks the user's
+//! process to do something with the user's rights, and waits for the answer.
+//!
+//! # Algorithm
+//!
+//! - A frame of input goes to the command's standard input. An empty one ends it. A command that reads no more takes no more, which is
+//!   no concern of the client.
+//! - An answer goes to the command that asked.
+//! - Anything else, an answer that was not asked for, or the end of the connection cancels the command.
+//!
+//! # Invariants
+//!
+//! - One question is under way at a time, and each has one answer. A client that sends its input is asked nothing, as its answer would
+//!   lie behind input that was not read yet.
+//! - A thread that gives a command its input also sees that the client goes away: a command that does not read keeps no thread.
 
 use super::wire::Outbox;
 use crate::context::Process;
@@ -26,7 +44,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What is to be asked, and where [`Watch`] puts the answers: one at a time. `None`: it sends its input ([`Stdin::Frames`]), and
+    /// Where questions go, and where [`Watch`] puts the answers: one at a time. `None`: the client sends its input ([`Stdin::Frames`]), and
     /// is asked nothing.
     ///
     /// [`Stdin::Frames`]: crate::protocol::Stdin::Frames

@@ -1,4 +1,5 @@
-//! Bytes to be written, made ready before a lock is taken (`dmu_assign_arcbuf_by_dnode`).
+//! Bytes to be written, made ready before a lock is taken (`dmu_assign_arcbuf_by_dnode`, `arc_loan_buf`,
+//! `dmu_request_arcbuf`).
 //!
 //! A write copies what it is given once, into the blocks that become dirty. A [`Chunk`] does that before the
 //! change that writes them has the object set's lock: the change only puts the blocks in their places.

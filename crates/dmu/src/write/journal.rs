@@ -18,7 +18,7 @@ pub(super) enum Before {
     Clean,
     /// It was this.
     Whole(Payload),
-    /// It was to be a clone with this pointer.
+    /// It would have become a clone with this pointer.
     Clone(BlockPointer),
     /// It had these bytes at this offset.
     Part(usize, Vec<u8>),

@@ -36,7 +36,7 @@ impl MetaObjectSet {
     /// That of a new pool.
     ///
     /// # Errors
-    /// None that is to be expected.
+    /// No error is expected.
     pub fn create(store: Arc<Store>) -> Result<MetaObjectSet> {
         Ok(MetaObjectSet(OpenObjectSet::create(store, 0, ObjsetType::Meta)?))
     }

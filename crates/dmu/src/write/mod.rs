@@ -378,7 +378,7 @@ impl OpenObjectSet {
     /// A new object set with number `id`.
     ///
     /// # Errors
-    /// None that is to be expected.
+    /// No error is expected.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
         Ok(Self::around(Unwritten::new(store, id, kind)?))
     }
@@ -499,8 +499,8 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Frees an object with all its blocks (`dmu_object_free`, `dnode_free`). Its number may be used again in the next
-    /// transaction group.
+    /// Frees an object with all its blocks (`dmu_object_free`, `dnode_free`, `dmu_free_long_object`). Its number may be used
+    /// again in the next transaction group.
     pub fn free(&mut self, number: u64) -> Result<()> {
         if number >= PROJECT_USED {
             let why = "accounting objects stay".into();

@@ -549,7 +549,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Makes `data`, which is as long as a block, block `blkid`.
+    /// Makes `data`, which is as long as a block, block `blkid` (`dmu_buf_will_fill`).
     pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
         self.check_size(place, self.phys().block_size)?;
         self.check_end(place, blkid)?;
@@ -613,7 +613,7 @@ impl OpenObject {
     }
 
     /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there
-    /// (`dmu_assign_arcbuf_by_dnode`, `dbuf_assign_arcbuf`).
+    /// (`dmu_assign_arcbuf_by_dnode`, `dbuf_assign_arcbuf`, `dmu_assign_arcbuf_by_dbuf`).
     pub(super) fn write_payload(
         &mut self,
         place: &Place<'_>,
@@ -666,7 +666,7 @@ impl OpenObject {
         self.check_size(place, self.phys().block_size)
     }
 
-    /// Whether blocks of `size` bytes can be written: those of some encryption suites are smaller than others.
+    /// Whether blocks of `size` bytes can be written: blocks of some encryption suites must be smaller than others.
     pub(super) fn check_size(&self, place: &Place<'_>, size: u64) -> Result<()> {
         match size <= place.most {
             true => Ok(()),

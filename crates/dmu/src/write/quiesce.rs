@@ -11,7 +11,7 @@
 //! several times if need be, and becomes a [`WrittenSet`], which [`HeadObjectSet::sync_done`] makes the base of the open
 //! set. What the open set changed in the meantime stays, but its dnodes get the pointers, levels
 //! and space used that were written. Of an object that was freed in the open set while it was being
-//! written, the dnode that has to be freed is known only then.
+//! written, the dnode that must be freed is known only then.
 //!
 //! # Invariants
 //!

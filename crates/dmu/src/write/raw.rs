@@ -1,7 +1,7 @@
 //! Object sets that are received raw, from a stream of `zfs send -w` (`dsl_crypto_recv_raw_objset_sync`,
 //! `dmu_buf_set_crypt_params`).
 //!
-//! Nobody has the key. Each block of data comes with its seal: salt, initialization vector and MAC. A block of dnodes is
+//! The key is not known here. Each block of data comes with its seal: salt, initialization vector and MAC. A block of dnodes is
 //! put together here of the objects in it, whose bonus buffers are encrypted; its seal comes before them. MACs of indirect
 //! blocks take no key. The root block gets the portable MAC of the stream.
 //!

@@ -246,7 +246,7 @@ impl Run<'_> {
         self.damaged.insert(object);
     }
 
-    /// Writes a batch and takes note of what was born and what it replaced.
+    /// Writes a batch and takes note of what was born and what it replaced (`dbuf_write_done`).
     pub(super) fn write(
         &mut self,
         blocks: Vec<NewBlock>,
@@ -277,7 +277,8 @@ impl Run<'_> {
         Ok(out)
     }
 
-    /// A block of dnodes of a raw stream with its seal: the one that came, or that it has on disk.
+    /// A block of dnodes of a raw stream with its seal (`dbuf_prepare_encrypted_dnode_leaf`): the one that came, or that it
+    /// has on disk.
     fn sealed(&self, work: &Work, at: At, data: Payload) -> Payload {
         let is_dnodes = self.raw && at.level == 0 && work.number == META_DNODE;
         let Some(plain) = data.plain().filter(|_| is_dnodes) else { return data };
@@ -317,6 +318,7 @@ impl Run<'_> {
         }
     }
 
+    /// Writes the dirty data blocks of all objects (`dbuf_sync_leaf`).
     fn write_data(&mut self, works: &mut [Work]) -> Result<()> {
         let (mut blocks, mut places) = (Vec::new(), Vec::new());
         for (index, work) in works.iter_mut().enumerate() {
@@ -379,6 +381,7 @@ impl Run<'_> {
         }
     }
 
+    /// Writes the indirect blocks of a level that lead to what was written or freed (`dbuf_sync_indirect`).
     fn write_indirect(&mut self, works: &mut [Work], level: u8) -> Result<()> {
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
         for (index, work) in works.iter_mut().enumerate() {

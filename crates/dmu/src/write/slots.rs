@@ -9,8 +9,8 @@
 //! Slots that are freed in a transaction group are not given out in it. An object that is known by its
 //! number and the group that it was made in (`zp_gen`) must not become another one.
 //!
-//! Blocks whose fill count says that they are full are not read. One that is damaged has no room. One whose devices cannot be
-//! read has none for now: in each group some of these are tried again. One that has to be read first is left as it is:
+//! Blocks whose fill count says that they are full are not read. A damaged block has no room. A block whose devices cannot be
+//! read has no room for now: in each group some of these blocks are tried again. A block that is not in memory is left as it is:
 //! the change reads it and runs again ([`cenote_store::held`]).
 
 use super::{Result, WriteError};

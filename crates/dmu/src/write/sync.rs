@@ -128,7 +128,7 @@ impl SyncingSet {
         self.unwritten.is_dirty() || self.inherited.is_some()
     }
 
-    /// Bytes that are to be written, as [`OpenObjectSet::dirty_bytes`](super::OpenObjectSet::dirty_bytes).
+    /// Bytes that wait to be written, as [`OpenObjectSet::dirty_bytes`](super::OpenObjectSet::dirty_bytes).
     pub fn dirty_bytes(&self) -> u64 {
         self.unwritten.dirty
     }
@@ -293,6 +293,7 @@ impl SyncingSet {
         Ok(Work { dirty, least_levels, ..Work::of(META_DNODE, phys) })
     }
 
+    /// Puts the bytes of a dnode into the block of dnodes that it is in (`dmu_objset_sync_dnodes`).
     fn put_dnode(
         &self,
         dirty: &mut BTreeMap<u64, Vec<u8>>,

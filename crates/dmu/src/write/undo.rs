@@ -7,8 +7,8 @@
 //! no sense. So whatever a change does to the object set is noted, and taken back if the change does not come
 //! to its end. It is so for changes of data sets in use and for changes of the meta object set.
 //!
-//! OpenZFS reads all that a change will touch before it begins. That list has to be kept by hand for
-//! each operation, and whatever fails later than that is fatal there. Here nothing has to be
+//! OpenZFS reads all that a change will touch before it begins. That list is kept by hand for
+//! each operation, and whatever fails later is fatal there. Here nothing is
 //! listed, and every error is covered, also of contents. It costs little, because
 //! most of what a change touches is new to the transaction group and is taken back by forgetting it:
 //!
@@ -288,7 +288,7 @@ impl OpenObjectSet {
         self.transaction.change.end();
     }
 
-    /// Ends the change that was begun last, and takes back what it did; false if that is not possible any
+    /// Ends the change that was begun last, and takes back what it did (`dmu_tx_abort`); false if that is not possible any
     /// more, after [`OpenObjectSet::write_last`].
     pub fn undo_change(&mut self) -> bool {
         if self.transaction.change.sealed {

@@ -147,8 +147,8 @@ impl Unwritten {
         }
     }
 
-    /// A new object set with number `id`. Data sets get a meta dnode of as many levels as
-    /// it could ever need; that of the pool grows.
+    /// A new object set with number `id` (`dmu_objset_create_impl`). Data sets get a meta dnode of as many levels as it could
+    /// ever need; that of the pool grows.
     pub(super) fn new(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<Unwritten> {
         let base = ObjectSet::open(store, id, BlockPointer::HOLE)?;
         let mut this = Unwritten::of(base, Protection::Plain);
@@ -181,7 +181,7 @@ impl Unwritten {
         Ok(Unwritten::of(base, Protection::of(key)))
     }
 
-    /// Moves all of it into a set that is to be written. What stays stands on the same base, and has no changes.
+    /// Moves all of it into a set that will be written. What stays stands on the same base, and has no changes.
     pub(super) fn hand_over(&mut self) -> Unwritten {
         let root =
             Root { phys: self.root.phys.clone(), changed: std::mem::take(&mut self.root.changed) };

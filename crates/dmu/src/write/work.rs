@@ -48,7 +48,7 @@ pub(super) struct At {
 }
 
 impl Work {
-    /// An object of which nothing is to be written.
+    /// An object of which nothing will be written.
     pub(super) fn of(number: u64, phys: DnodePhys) -> Work {
         Work {
             number,

@@ -157,7 +157,7 @@ impl<'a> ZapMut<'a> {
         })
     }
 
-    /// Adds an entry (`zap_add`). Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
+    /// Adds an entry (`zap_add`, `zap_add_uint64`). Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
     pub fn add(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
         self.put(key, value, Put::New)
     }
@@ -167,7 +167,7 @@ impl<'a> ZapMut<'a> {
         self.put(key, value, Put::Absent)
     }
 
-    /// Adds an entry or gives it a new value (`zap_update`).
+    /// Adds an entry or gives it a new value (`zap_update`, `zap_update_uint64`).
     pub fn update(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
         self.put(key, value, Put::Any)
     }
@@ -519,7 +519,7 @@ impl<'o> Fat<'o> {
         Ok(LeafMut::open(self.block_mut(blkid)?)?)
     }
 
-    /// Puts an entry into its leaf, which is split as often as need be (`fzap_add`, `fzap_update`).
+    /// Puts an entry into its leaf, which is split as often as need be (`fzap_add`, `fzap_update`, `fzap_add_cd`).
     fn put(
         &mut self,
         key: &Key<'_>,

@@ -34,7 +34,7 @@ impl Position {
         Some(Position { hash: cursor << (64 - bits), cd: if cd < max_cd(flags) { cd } else { 0 } })
     }
 
-    /// The cursor that goes on after an entry at this position.
+    /// The cursor that goes on after an entry at this position (`zap_cursor_advance`).
     pub(crate) fn pack_next(self, flags: u64) -> u64 {
         let bits = hash_bits(flags);
         let hash = self.hash >> (64 - bits);

@@ -34,7 +34,7 @@ impl FatZap {
         Ok(FatZap { header, block: block.clone() })
     }
 
-    /// The number of the leaf block that pointer `index` leads to.
+    /// The number of the leaf block that pointer `index` leads to (`zap_table_load`).
     pub(crate) fn pointer(&self, object: &Object, index: u64) -> Result<u64> {
         let at = self.header.pointer_at(index);
         let read = if at.block == 0 { Some(self.block.clone()) } else { object.block(at.block)? };

@@ -109,7 +109,7 @@ impl Dsl {
         }
     }
 
-    /// Loads the key of the encryption root `d` (`spa_keystore_load_wkey`).
+    /// Loads the key of the encryption root `d` (`spa_keystore_load_wkey`, `zfs_ioc_load_key`, `lzc_load_key`).
     ///
     /// # Errors
     /// It is not encrypted, or not an encryption root; the key is another one, or loaded already.
@@ -122,7 +122,7 @@ impl Dsl {
     }
 
     /// Unloads the key of the encryption root `d` (`spa_keystore_unload_wkey`): it and the keys of datasets that it
-    /// unwrapped are wiped. The caller sees to it that none of these datasets is in use.
+    /// unwrapped are wiped. The caller sees to it that these datasets are not in use.
     ///
     /// # Errors
     /// It is not encrypted, or not an encryption root; its key is not loaded.
@@ -159,7 +159,7 @@ impl Dsl {
     }
 
     /// Wipes what an encryption root has unwrapped whose key is not loaded; and its key, if the root is `gone`. The caller sees
-    /// to it that none of these datasets is in use.
+    /// to it that these datasets are not in use.
     pub fn forget_root(&self, root: u64, gone: bool) {
         self.keys.tidy(root, gone, self.mos.store());
         self.objsets.clear();

@@ -53,7 +53,7 @@ impl Keystore {
         self.wrapping.read().contains_key(&root)
     }
 
-    /// The key of an encryption root, if it is loaded.
+    /// The key of an encryption root, if it is loaded (`spa_keystore_wkey_hold_dd`).
     pub fn wrapping(&self, root: u64) -> Option<Arc<WrappingKey>> {
         self.wrapping.read().get(&root).cloned()
     }
@@ -222,7 +222,8 @@ impl Dsl {
         }
     }
 
-    /// Hands over what a key on disk is unwrapped, while its wrapping key is held in place; nothing, if that is not loaded.
+    /// Hands over what a key on disk is unwrapped, while its wrapping key is held in place (`spa_keystore_dsl_key_hold_dd`);
+    /// nothing, if that is not loaded.
     fn loaded(
         &self,
         key: &CryptoKey,

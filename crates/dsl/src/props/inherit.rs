@@ -46,7 +46,7 @@ impl LocalProps {
         self.values.get(&format!("{name}{suffix}"))
     }
 
-    /// The value that this level has, and whether it was received.
+    /// The value that this level has, and whether it was received (`dsl_prop_get_received`).
     fn lookup(&self, name: &str, native: Option<&Property>) -> Option<(&Value, bool)> {
         let newer = self.get(name, UNKNOWN_BEFORE).filter(|v| match v {
             Value::Number(n) => native.is_some_and(|p| p.value_name(*n).is_some()),

@@ -1,4 +1,4 @@
-//! Which blocks a redaction list has to have (`perform_thread_merge`, `perform_redaction`).
+//! Which blocks a redaction list has to have (`perform_thread_merge`, `perform_redaction`, `redact_traverse_thread`).
 //!
 //! ```text
 //! snapshot 1 ── walk ─┐
@@ -55,7 +55,7 @@ type At = (u64, u64);
 /// Blocks from the first place to before the second one, of all objects between them.
 type Range = (At, At);
 
-/// A piece of what has to be left out.
+/// A piece of what must be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// An entry that does not grow any more.

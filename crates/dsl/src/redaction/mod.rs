@@ -1,7 +1,7 @@
 //! Redaction: data that is left out of streams (`dmu_redact_snap`, `dsl_redaction_list_traverse`).
 //!
-//! A *redaction bookmark* of a snapshot has a list of blocks: those that each of some later snapshots changed. What is sent
-//! by it leaves these blocks out, so that a receiver gets what is secret in none of those snapshots. A dataset that was
+//! A *redaction bookmark* of a snapshot has a list of blocks: each of some later snapshots changed them. A stream
+//! that is made by it leaves these blocks out, so that a receiver gets nothing that those snapshots keep secret. A dataset that was
 //! received so is *redacted*: it has holes in the place of data, and says by which snapshots.
 //!
 //! | room | what |

@@ -333,7 +333,7 @@ struct Again<'w, 'a> {
 }
 
 impl Again<'_, '_> {
-    /// Holes and data: as much of them as is to be sent.
+    /// Holes and data: as much of them as will be sent.
     fn block(&mut self, place: &Place<'_>) -> Result<()> {
         let Place { tree, node } = place;
         let (object, dnode, (first, end)) = (tree.object, tree.dnode, place.span());

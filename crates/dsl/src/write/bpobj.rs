@@ -474,7 +474,7 @@ fn list_at(tx: &mut Tx<'_>, subobjs: u64, index: u64) -> Result<u64> {
 }
 
 /// Takes up to `budget` block pointers out of a list and the lists below it, which are freed when
-/// they are empty. What cannot be read is left out. Fewer than `budget` means that the list is empty.
+/// they are empty (`bpobj_iterate`). What cannot be read is left out. Fewer than `budget` means that the list is empty.
 pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<BlockPointer>> {
     let mut taken = Vec::new();
     let mut path = vec![object];

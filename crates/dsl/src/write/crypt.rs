@@ -36,7 +36,7 @@ const IVSET_GUID: &str = "com.datto:ivset_guid";
 /// The property of an encryption root that says where its key is.
 const LOCATION: &str = "keylocation";
 
-/// The key of an encryption root, and what it was made of (`dsl_wrapping_key_t`).
+/// The key of an encryption root, and what it was made of (`dsl_wrapping_key_t`, `dsl_wrapping_key_create`).
 #[derive(Clone, Debug)]
 pub struct RootKey {
     /// What the user's key looks like.

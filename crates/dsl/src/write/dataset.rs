@@ -332,7 +332,7 @@ pub fn check_synced(tx: &mut Tx<'_>, ds_obj: u64, phys: &ObjsetPhys) -> Result<(
     tx.whole(|tx| synced(tx, ds_obj, &nothing))
 }
 
-/// Sorts killed blocks, and frees those that are free.
+/// Sorts killed blocks, and frees those that are free (`dsl_dataset_block_kill`, `dsl_dataset_block_freeable`).
 fn sort_killed(
     tx: &mut Tx<'_>,
     (ds_obj, ds): (u64, &DslDatasetPhys),

@@ -12,7 +12,7 @@
 //!
 //! There is a key for each snapshot. The keys of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool. A change that destroys many snapshots
-//! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`destroy`](super::destroy)).
+//! keeps the keys of all deadlists that it meets, and the bookmarks of the heads ([`destroy`](super::destroy)).
 
 use super::kept::Kept;
 use super::mos::{SMALL_BLOCK, corrupt};

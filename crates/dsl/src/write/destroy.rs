@@ -50,8 +50,8 @@ pub fn destroy_snapshots(
     })
 }
 
-/// Destroys a snapshot. With `defer`, one that is held or has clones is marked instead, to go with
-/// the last of them; returns whether it is gone.
+/// Destroys a snapshot (`dsl_destroy_snapshot_sync`). With `defer`, one that is held or has clones is marked instead, to go
+/// with the last of them; returns whether it is gone.
 ///
 /// Errors: `Held`, `HasClones`, `Unsupported`.
 pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<bool> {
@@ -77,7 +77,7 @@ fn destroy_named(tx: &mut Tx<'_>, snap_obj: u64, name: Option<&str>, defer: bool
     Ok(true)
 }
 
-/// Whether a snapshot is one that this software can destroy. It may be in use.
+/// Whether a snapshot is one that this software can destroy (`dsl_destroy_snapshot_check_impl`). It may be in use.
 ///
 /// Errors: `Unsupported`.
 pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
@@ -173,7 +173,8 @@ fn remove_snapshot(
     tx.free_zapified(snap_obj)
 }
 
-/// Removes a snapshot from `names`. By its name, if it is known; all of them are gone through else.
+/// Removes a snapshot from `names` (`dsl_dataset_snap_remove`). By its name, if it is known; all of them are gone through
+/// else.
 fn remove_name(tx: &mut Tx<'_>, names: u64, snap_obj: u64, known: Option<&str>) -> Result<()> {
     if let Some(name) = known
         && tx.zap_number(names, name)? == Some(snap_obj)
@@ -184,8 +185,8 @@ fn remove_name(tx: &mut Tx<'_>, names: u64, snap_obj: u64, known: Option<&str>) 
     tx.zap_remove(names, &name).map(drop)
 }
 
-/// Takes a snapshot out of what its previous one says comes after it; whether that is of the same
-/// dataset.
+/// Takes a snapshot out of what its previous one says comes after it (`dsl_dataset_remove_from_next_clones`); whether that is
+/// of the same dataset.
 fn unlink(tx: &mut Tx<'_>, snap_obj: u64, snap: &DslDatasetPhys) -> Result<bool> {
     if snap.prev_snap == 0 {
         return Ok(false);
@@ -245,7 +246,7 @@ fn free_plain(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64) -> Result<()> {
 }
 
 /// Computes anew what is unique to a head whose previous snapshot changed, and what its
-/// refreservation keeps.
+/// refreservation keeps (`dsl_dataset_recalc_head_uniq`).
 fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     let mut head = tx.dataset(head_obj)?;
     let shared = match head.prev_snap {
@@ -307,7 +308,7 @@ impl Way {
     }
 }
 
-/// Whether a file system or volume can be destroyed, once it has no intent log.
+/// Whether a file system or volume can be destroyed, once it has no intent log (`dsl_destroy_head_check_impl`).
 ///
 /// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself, and for a dataset that cannot
 /// be read in full in a pool that frees all of it at once; `Unsupported`.

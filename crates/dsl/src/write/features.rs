@@ -97,7 +97,7 @@ pub fn enable(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     Ok(())
 }
 
-/// The number of uses of an enabled feature: `None` if it is not enabled.
+/// The number of uses of an enabled feature (`feature_get_refcount`): `None` if it is not enabled.
 pub fn count(tx: &mut Tx<'_>, guid: &str) -> Result<Option<u64>> {
     match counts(tx, known(guid)?)? {
         Some(counts) => tx.zap_number(counts, guid),
@@ -105,17 +105,17 @@ pub fn count(tx: &mut Tx<'_>, guid: &str) -> Result<Option<u64>> {
     }
 }
 
-/// Whether a feature is enabled.
+/// Whether a feature is enabled (`spa_feature_is_enabled`).
 pub fn is_enabled(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
     Ok(count(tx, guid)?.is_some())
 }
 
-/// Whether a feature is enabled and has uses.
+/// Whether a feature is enabled and has uses (`spa_feature_is_active`).
 pub(super) fn is_active(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
     Ok(count(tx, guid)?.is_some_and(|n| n > 0))
 }
 
-/// Adds to the number of uses. Errors: not enabled, fewer uses than are taken.
+/// Adds to the number of uses (`feature_sync`). Errors: not enabled, fewer uses than are taken.
 pub fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
     let disabled = || DslWriteError::Unsupported(format!("feature {guid} (it is not enabled)"));
     let counts = counts(tx, known(guid)?)?.ok_or_else(disabled)?;
@@ -136,8 +136,8 @@ pub fn decrement(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
     change(tx, guid, -1)
 }
 
-/// Notes that a dataset uses a feature, and counts it; nothing happens if that is noted already.
-/// Errors: not enabled.
+/// Notes that a dataset uses a feature, and counts it (`dsl_dataset_activate_feature`); nothing happens if that is noted
+/// already. Errors: not enabled.
 pub fn activate_dataset_feature(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Result<()> {
     activate_with(tx, ds_obj, guid, &[0])
 }

@@ -372,7 +372,7 @@ impl Visitor for Walk<'_> {
         Ok(true)
     }
 
-    /// Frees a block, after all that is below it.
+    /// Frees a block, after all that is below it (`bptree_visit_cb`).
     fn post(&mut self, place: &Place<'_>) -> std::result::Result<(), Stop> {
         if place.node.level == 0 {
             let late = self.freed.len().is_multiple_of(LOOK_AT_CLOCK) && (self.is_late)();

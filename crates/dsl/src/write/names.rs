@@ -1,4 +1,4 @@
-//! Names of datasets and snapshots: what they may be made of, and how long they may be.
+//! Names of datasets and snapshots (`zfs_component_namecheck`): what they may be made of, and how long they may be.
 
 use super::mos::{MAX_DEPTH, corrupt};
 use super::{DslWriteError, Result, Tx, directory};

@@ -15,7 +15,7 @@
 //!
 //! Blocks of its first group, and of groups that it let go of: a book lists [`MOST`] blocks at most. A change other than a
 //! sync ends all books, as it may have exchanged blocks of heads: [`Keys::forget`](super::deadlist::Keys::forget).
-//! So while a task is made in each group there are none.
+//! So while a task is made in each group there are no books.
 //!
 //! # Invariants
 //!

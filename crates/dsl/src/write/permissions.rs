@@ -17,7 +17,7 @@ const LOCAL: char = 'l';
 
 /// An entry to be changed: its name, and the permissions; `None`: all that it has.
 pub type Entry = (String, Option<Vec<String>>);
-/// What was done to an entry, for the history: what it is called there, and which entry and permission.
+/// What was done to an entry, for the history (`zfs_allow_log_key`): what it is called there, and which entry and permission.
 pub type Told = (&'static str, String);
 
 /// Grants permissions on the directory `dir_obj` (`dsl_deleg_set_sync`).

@@ -223,7 +223,7 @@ impl Table {
         (offset / self.range_size).saturating_mul(COUNT)
     }
 
-    /// Entries in the range of a block.
+    /// Entries in the range of a block (`brt_maybe_exists`).
     fn entries_near(&mut self, tx: &mut Tx<'_>, offset: u64) -> Result<u16> {
         let at = self.at(offset);
         let (block, within) = (at / COUNTS_BLOCK, (at % COUNTS_BLOCK) as usize);

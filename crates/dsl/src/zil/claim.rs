@@ -124,7 +124,7 @@ struct Claiming<'a> {
 }
 
 /// Finds what to claim of a log without a claim. `first` is the first transaction group that is not
-/// on disk (`spa_min_claim_txg`). What is read of the chain is kept in `kept`.
+/// on disk (`spa_min_claim_txg`, `zil_claim_log_record`). What is read of the chain is kept in `kept`.
 ///
 /// # Errors
 /// A device failed: it is not known how far the log goes.
@@ -188,6 +188,7 @@ impl Claiming<'_> {
         fresh
     }
 
+    /// Takes a log block (`zil_claim_log_block`).
     fn block(&mut self, bp: &BlockPointer) {
         self.mark.blocks += 1;
         self.mark.block_seq = bp.checksum()[3];

@@ -50,7 +50,7 @@ struct Plan {
 }
 
 impl Changes {
-    /// Creates a clone of a snapshot (`dsl_dataset_clone`).
+    /// Creates a clone of a snapshot (`dsl_dataset_clone`, `zfs_ioc_clone`, `lzc_clone`).
     ///
     /// # Errors
     /// The name or a property is not right, there is no such snapshot or no parent, there is no space for
@@ -175,7 +175,7 @@ impl Changes {
     }
 
     /// Makes a clone independent of its origin: the origin's snapshots up to that become the clone's, and
-    /// the origin's dataset becomes a clone (`dsl_dataset_promote`).
+    /// the origin's dataset becomes a clone (`dsl_dataset_promote`, `zfs_ioc_promote`, `lzc_promote`).
     ///
     /// # Errors
     /// It is no clone; there is no room for what it takes over. With the short name of a snapshot that

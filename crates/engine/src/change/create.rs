@@ -77,7 +77,7 @@ pub struct NewDataset {
     pub props: Vec<(String, String)>,
 }
 
-/// How a new dataset is to be encrypted.
+/// How a new dataset will be encrypted.
 #[derive(Clone, Debug)]
 pub enum NewEncryption {
     /// As its parent is, with this suite if one is given.
@@ -216,7 +216,7 @@ impl Changes {
         Ok(settings)
     }
 
-    /// Creates a file system or volume.
+    /// Creates a file system or volume (`zfs_ioc_create`, `lzc_create`).
     ///
     /// # Errors
     /// The name or a property is not right, there is no parent, there is no space for what it would
@@ -369,7 +369,7 @@ fn chosen(settings: &[Setting], name: &str) -> Option<u64> {
     settings.iter().find(|s| s.name == name).and_then(Setting::as_number)
 }
 
-/// A file system compares names as it is told, or as the one above does.
+/// A file system compares names as it is told, or as the one above does (`zfs_fill_zplprops`).
 fn filesystem(pool: &Pool, above: &Dataset, settings: &[Setting]) -> Result<Format> {
     let inherited = |name: &str| inherited_number(pool.dsl(), above, name);
     let value = |name: &str| match chosen(settings, name) {

@@ -17,7 +17,7 @@ pub enum NewKey {
 }
 
 impl Changes {
-    /// Changes the key of a dataset, and of all below it that have the same.
+    /// Changes the key of a dataset, and of all below it that have the same (`zfs_ioc_change_key`, `lzc_change_key`).
     ///
     /// # Errors
     /// `Property` says in OpenZFS's words what is missing: a key that is loaded, an encryption root, a parent that is

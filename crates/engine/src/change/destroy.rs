@@ -37,7 +37,7 @@ pub struct Dependent {
 /// What depends on a dataset, in the order in which it has to go.
 pub type Dependents = Vec<Dependent>;
 
-/// What depends on a file system, volume or snapshot: what is below it, snapshots, their clones and
+/// What depends on a file system, volume or snapshot (`zfs_iter_dependents`): what is below it, snapshots, their clones and
 /// what depends on those; in the order in which it has to go. The dataset itself is not among it.
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub fn dependents(dsl: &Dsl, dataset: &Dataset) -> Result<Dependents> {
 }
 
 /// The snapshots of a file system or volume that a list such as `a,b%d,%e` names, in the order of
-/// the list; those that are not there are left out.
+/// the list (`zfs_iter_snapspec`); those that are not there are left out.
 ///
 /// # Errors
 /// The pool's metadata cannot be read.
@@ -108,7 +108,7 @@ pub fn snapshots_of(dsl: &Dsl, head: &Dataset, list: &str) -> Result<Vec<Dataset
     Ok(chosen)
 }
 
-/// Bytes that are free once the snapshots `chosen` of `head` are destroyed.
+/// Bytes that are free once the snapshots `chosen` of `head` are destroyed (`zfs_ioc_space_snaps`).
 ///
 /// # Errors
 /// The pool's metadata cannot be read.
@@ -138,8 +138,8 @@ pub fn reclaimed(dsl: &Dsl, head: &Dataset, chosen: &[Dataset]) -> Result<u64> {
 type Refused = (String, ChangeError);
 
 impl Changes {
-    /// Destroys snapshots: all or none of them. Those that are not there are no obstacle. With
-    /// `defer`, those that are held or have clones go with the last of them.
+    /// Destroys snapshots (`zfs_ioc_destroy_snaps`, `lzc_destroy_snaps`): all or none of them. Those that are not there are no
+    /// obstacle. With `defer`, those that are held or have clones go with the last of them.
     ///
     /// # Errors
     /// What is in the way, by name; with an empty name if it is not one of them.
@@ -197,8 +197,8 @@ impl Changes {
         done.map_err(|e| vec![(String::new(), e)])?
     }
 
-    /// Destroys a file system or volume that nothing depends on. What it has is freed in the
-    /// background.
+    /// Destroys a file system or volume that nothing depends on (`zfs_ioc_destroy`, `lzc_destroy`). What it has is freed in
+    /// the background.
     ///
     /// # Errors
     /// It is not there; something depends on it.

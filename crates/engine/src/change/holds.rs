@@ -8,7 +8,7 @@
 //! The structures are [`cenote_dsl::write::holds`]'s and [`cenote_dsl::write::bookmarks`]'s. Here names are
 //! resolved, permissions are checked and history is recorded.
 //!
-//! Invariant: all snapshots of one list get or lose their tag in one sync task, or none does.
+//! Invariant: all snapshots of one list get or lose their tag in one sync task, or no snapshot does.
 
 use super::names::{Expected, check_new};
 use super::policy::Operation;
@@ -24,7 +24,7 @@ use cenote_pool::version;
 pub type NotHeld = (Option<String>, ChangeError);
 
 impl Changes {
-    /// Holds snapshots under `tag`: all or none of them (`dsl_dataset_user_hold`).
+    /// Holds snapshots under `tag`: all or none of them (`dsl_dataset_user_hold`, `zfs_ioc_hold`, `lzc_hold`).
     ///
     /// # Errors
     /// One of them has a hold of this tag or is not there; the tag is too long.
@@ -66,8 +66,8 @@ impl Changes {
         done.map_err(|e| (None, e))?.map_err(|(name, e)| (Some(name), e))
     }
 
-    /// Releases the hold `tag` of snapshots: all or none of them (`dsl_dataset_user_release`). Returns those
-    /// that were kept by nothing else any more and are gone.
+    /// Releases the hold `tag` of snapshots: all or none of them (`dsl_dataset_user_release`, `zfs_ioc_release`,
+    /// `lzc_release`). Returns those that were kept by nothing else any more and are gone.
     ///
     /// # Errors
     /// One of them has no such hold or is not there.
@@ -121,7 +121,7 @@ impl Changes {
     }
 
     /// Creates the bookmark `name` (`pool/fs#bookmark`) of a snapshot or bookmark of the same dataset, or of one
-    /// that it is a clone of (`dsl_bookmark_create`).
+    /// that it is a clone of (`dsl_bookmark_create`, `zfs_ioc_bookmark`, `lzc_bookmark`).
     ///
     /// # Errors
     /// The name cannot be or is taken; there is no such source; it is no ancestor of the dataset.
@@ -163,7 +163,7 @@ impl Changes {
     }
 
     /// Destroys bookmarks by their full names; those that are not there are no obstacle
-    /// (`dsl_bookmark_destroy`).
+    /// (`dsl_bookmark_destroy`, `zfs_ioc_destroy_bookmarks`).
     ///
     /// # Errors
     /// The pool's metadata cannot be read or written.

@@ -313,7 +313,7 @@ fn record(
     append(tx, &record)
 }
 
-/// Appends to the history. A history that cannot be read does not stop changes.
+/// Appends to the history (`spa_history_log_internal`). A history that cannot be read does not stop changes.
 fn append(tx: &mut Tx<'_>, record: &NvList) -> std::result::Result<(), DslWriteError> {
     let appended = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, record)?);
     tx.unless_unreadable("the pool's history is not written", appended).map(drop)

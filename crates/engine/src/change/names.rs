@@ -24,7 +24,7 @@ impl Expected {
     pub const BOOKMARK: Expected = Expected { head: false, snapshot: false, bookmark: true };
 }
 
-/// Why `name` cannot be the name of what is expected.
+/// Why `name` cannot be the name of what is expected (`entity_namecheck`).
 pub fn misnamed(name: &str, expected: Expected) -> Option<String> {
     let only_snapshot = expected.snapshot && !expected.head && !expected.bookmark;
     let only_bookmark = expected.bookmark && !expected.head && !expected.snapshot;
@@ -62,7 +62,7 @@ pub fn misnamed(name: &str, expected: Expected) -> Option<String> {
     Some(why.into())
 }
 
-/// Checks a name that something is to get.
+/// Checks a name that something is to get (`zfs_name_valid`).
 ///
 /// # Errors
 /// [`ChangeError::Name`].

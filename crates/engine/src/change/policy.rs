@@ -126,7 +126,7 @@ fn permission_for(property: &str) -> &str {
 }
 
 impl<'a> Operation<'a> {
-    /// The table.
+    /// The table (`zfs_secpolicy_snapshot_perms`, `zfs_secpolicy_destroy_perms`).
     fn needs(&'a self) -> Vec<Need<'a>> {
         match self {
             Operation::Create { name, properties } => {
@@ -184,7 +184,7 @@ impl<'a> Operation<'a> {
                 needs.extend(on(from, ["diff"]));
                 needs
             }
-            // Nobody is permitted.
+            // No user is permitted.
             Operation::Redact => Vec::new(),
             Operation::Userspace { name, property } => on(name, [permission_for(property)]),
             // Which permissions a user may hand on is a rule of its own.

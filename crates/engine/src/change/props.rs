@@ -98,7 +98,7 @@ fn wrong<T>(why: impl Into<String>) -> Result<T> {
     Err(ChangeError::Property(why.into()))
 }
 
-/// The native property called `name`, or by its column's header in lower case.
+/// The native property called `name`, or by its column's header in lower case (`zfs_name_to_prop`).
 pub fn find(name: &str) -> Option<&'static Property> {
     table::find(name).or_else(|| PROPERTIES.iter().find(|p| p.column.to_ascii_lowercase() == name))
 }
@@ -181,7 +181,7 @@ fn check_one(name: &str, text: &str, on: On<'_>) -> Result<Setting> {
     Ok(Setting { name: property.name.into(), value })
 }
 
-/// What a text means as value of a native property.
+/// What a text means as value of a native property (`zprop_parse_value`).
 fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
     let name = property.name;
     match name {
@@ -278,6 +278,7 @@ fn version(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
     }
 }
 
+/// The size that a volume is to get (`zvol_check_volsize`).
 fn volume_size(name: &str, text: &str, on: On<'_>) -> Result<NewValue> {
     let bytes = match text {
         "none" => 0,
@@ -301,6 +302,7 @@ fn volume_size(name: &str, text: &str, on: On<'_>) -> Result<NewValue> {
     Ok(NewValue::Number(bytes))
 }
 
+/// Whether a volume can have blocks of this size (`zvol_check_volblocksize`).
 pub(super) fn check_block_size(name: &str, bytes: u64) -> Result<()> {
     if !bytes.is_power_of_two() || !BLOCKS.contains(&bytes) {
         let most = nicebytes(*BLOCKS.end());

@@ -44,7 +44,7 @@ pub(super) fn asked(settings: &[Setting]) -> Vec<Quota> {
 }
 
 impl Changes {
-    /// Sets quotas of a file system, all together. Returns those that it cannot have.
+    /// Sets quotas of a file system, all together (`zfs_prop_set_userquota`). Returns those that it cannot have.
     pub(super) fn set_quotas(
         &self,
         _: Permit,

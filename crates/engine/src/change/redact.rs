@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Entries that wait to be written at most.
 const WAITING: usize = 1 << 16;
 
-/// What is to be redacted, and by what.
+/// What to redact, and by what.
 #[derive(Clone, Debug)]
 pub struct NewRedaction {
     /// Full name of the snapshot.
@@ -42,7 +42,7 @@ pub struct NewRedaction {
     pub by: Vec<String>,
 }
 
-/// Why there is no redaction bookmark. The texts are those of `zfs redact`.
+/// Why there is no redaction bookmark. The texts are as of `zfs redact`.
 #[derive(Debug, thiserror::Error)]
 pub enum RedactRefused {
     /// Snapshots that are not there.
@@ -100,7 +100,8 @@ struct Making {
 }
 
 impl Changes {
-    /// Makes a redaction bookmark of a snapshot, or goes on with one that was interrupted. It ends early once `stops` says so.
+    /// Makes a redaction bookmark of a snapshot, or goes on with one that was interrupted (`zfs_ioc_redact`). It ends early
+    /// once `stops` says so.
     ///
     /// # Errors
     /// See [`RedactRefused`]. A bookmark that was made stays, and is gone on with by the same call.

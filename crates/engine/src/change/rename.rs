@@ -34,7 +34,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Gives a file system or volume, with all below it, another name.
+    /// Gives a file system or volume, with all below it, another name (`zfs_ioc_rename`, `lzc_rename`).
     ///
     /// # Errors
     /// The name cannot be or is taken, there is no parent of that name, or it has no space for it.

@@ -37,7 +37,7 @@ impl Changes {
     }
 
     /// Rolls a closed file system or volume back to `snapshot`, its newest one
-    /// (`dsl_dataset_rollback`). What was written since is freed in the background.
+    /// (`dsl_dataset_rollback`, `zfs_ioc_rollback`, `lzc_rollback_to`). What was written since is freed in the background.
     ///
     /// # Errors
     /// There is no such snapshot, or it is not the newest; the dataset is open; there is no room

@@ -97,7 +97,8 @@ fn refused(name: &str, e: DslWriteError) -> ChangeError {
 }
 
 impl Changes {
-    /// Sets properties of a file system, volume or snapshot. Returns those that were refused.
+    /// Sets properties of a file system, volume or snapshot (`zfs_ioc_set_prop`, `zfs_set_prop_nvlist`). Returns those that
+    /// were refused.
     ///
     /// # Errors
     /// A property or value is not right, then nothing is set; the pool is suspended.
@@ -219,7 +220,7 @@ impl Changes {
         Ok(self.engine.sync()?)
     }
 
-    /// Lets a property be inherited, or have its default. With `received` it gets the value that it
+    /// Lets a property be inherited, or have its default (`zfs_ioc_inherit_prop`). With `received` it gets the value that it
     /// was received with, if there is one.
     ///
     /// # Errors

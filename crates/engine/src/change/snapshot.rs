@@ -36,7 +36,7 @@ pub struct NewSnapshot {
 }
 
 impl Changes {
-    /// Takes snapshots: all or none of them, all of the same moment.
+    /// Takes snapshots (`zfs_ioc_snapshot`): all or none of them, all of the same moment.
     ///
     /// # Errors
     /// With the name of the snapshot that it is about, where it is about one.

@@ -58,7 +58,7 @@ fn invalid<T>(why: &str) -> Result<T> {
 }
 
 impl Engine {
-    /// Takes a checkpoint of the pool as it is now (`spa_checkpoint`).
+    /// Takes a checkpoint of the pool as it is now (`spa_checkpoint`, `zfs_ioc_pool_checkpoint`, `lzc_pool_checkpoint`).
     ///
     /// # Errors
     /// There is one, or one is being discarded; a vdev is being removed; the feature is disabled; there is no room; the

@@ -69,7 +69,7 @@ fn is_object(leaf: &Leaf) -> bool {
     leaf.facts.kind == LeafKind::Object
 }
 
-/// Something is kept in an object store that is to be a new pool's.
+/// Something is kept in an object store that should become a new pool's.
 pub(super) fn not_empty(spec: &CreateSpec<'_>, path: &Path) -> CreateError {
     let path = path.display();
     spec.refuse(format!("{path} is not empty: delete what is below it, or choose another place"))
@@ -338,6 +338,7 @@ pub(super) fn replication(spec: &CreateSpec<'_>, found: &Found) -> Result<(), Cr
     Ok(())
 }
 
+/// Refuses top-level vdevs that withstand something else than the others, or than the pool's (`get_replication`).
 fn levels(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let now = match spec.pool.and_then(|p| p.list("vdev_tree")) {
         None => None,

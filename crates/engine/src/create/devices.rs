@@ -1,4 +1,14 @@
 //! The devices that a pool will be made of: what they are, their sizes and sectors.
+//!
+//! [`OpenDevices`] is where devices come from: the files, block devices and object stores of the system ([`SystemDevices`]), or disks in
+//! memory for tests. `find` says what a name stands for without opening it for writing: its kind, what tells it from other devices, and its
+//! logical and physical sectors. A name that is not a path is looked for in the directories where OpenZFS looks.
+//!
+//! Two names are the same device if their identities are equal, and have the same bytes if [`Opened::bytes`] is: a loop device counts as the
+//! file below it.
+//!
+//! [`check_answers`] asks all devices of a layout at once, before a command locks a pool: a device that does not answer in time is
+//! refused then, and keeps no other command waiting.
 
 use super::loops::{self, LoopUser};
 use super::{CreateError, Layout};

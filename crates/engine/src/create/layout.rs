@@ -315,7 +315,7 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
     }
 }
 
-/// A guid that is not 0 and not in use.
+/// A guid that is not 0 and not in use (`spa_generate_guid`, `spa_guid_exists`).
 fn new_guid(spec: &CreateSpec<'_>, guids: &mut HashSet<u64>) -> Result<u64, CreateError> {
     loop {
         let guid = random(spec.chance)?;
@@ -351,6 +351,7 @@ fn start(list: &mut NvList, kind: &str, id: Option<u64>) {
     list.set("guid", NvValue::Uint64(0));
 }
 
+/// The config of a leaf (`make_leaf_vdev`).
 fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
     let mut list = NvList::default();
     let disk = leaf.facts.kind == LeafKind::Disk;
@@ -362,7 +363,7 @@ fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
     list
 }
 
-/// The config of a top-level vdev over opened devices of these sizes, without guids.
+/// The config of a top-level vdev over opened devices of these sizes, without guids (`vdev_config_generate`).
 fn top_config(
     spec: &CreateSpec<'_>,
     top: &VdevSpec,
@@ -449,8 +450,8 @@ fn aux(
     Ok(list)
 }
 
-/// The `ashift` of a top-level vdev over these leaves; see the head of this file. `None`: there is
-/// no `ashift` that the devices can do.
+/// The `ashift` of a top-level vdev over these leaves (`vdev_best_ashift`); see the head of this file. `None`: there is no
+/// `ashift` that the devices can do.
 fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
     let facts = || leaves.iter().map(|l| l.facts);
     let logical = facts().map(|f| f.logical_shift.max(asked)).max()?;

@@ -26,7 +26,7 @@
 //! the reservations of the directories above it, and only what is beyond them counts against the rest
 //! ([`crate::room`]).
 //!
-//! Quotas are about figures, not about space that has to be there: see [`crate::quota`].
+//! Quotas are about figures, not about space that must be there: see [`crate::quota`].
 
 use super::Datasets;
 use crate::Shared;
@@ -108,7 +108,8 @@ impl Left {
         self.pending.values().filter_map(|group| group.get(&dataset)).sum()
     }
 
-    /// The bytes that are pending of each dataset. The first one is `dataset`, of which they are `own`.
+    /// The bytes that are pending of each dataset (`dsl_dir_space_towrite`). The first one is `dataset`, of which they are
+    /// `own`.
     fn pending(&self, dataset: u64, own: u64) -> Vec<(u64, u64)> {
         let mut bytes = vec![(dataset, own)];
         let others = self.pending.values().flatten().filter(|(other, _)| **other != dataset);

@@ -16,7 +16,7 @@ use cenote_pool::ddt::{Entry, Key, LOG_FLUSHING};
 use std::time::Duration;
 
 impl Table {
-    /// Flushes some of the log, and swaps the logs when it is time.
+    /// Flushes some of the log, and swaps the logs when it is time (`ddt_sync_flush_log`).
     pub(super) fn flush(&mut self, context: &mut Context<'_, '_>) -> Result<()> {
         let backlog = (self.flushing.entries.len() + self.active.entries.len()) as u64;
         let mut flushed = 0;

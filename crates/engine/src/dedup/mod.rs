@@ -229,7 +229,7 @@ impl Dedup {
     }
 }
 
-/// Looks for keys in all ZAPs of a table.
+/// Looks for keys in all ZAPs of a table (`ddt_zap_lookup`).
 fn look_up(base: &Arc<ObjectSet>, table: &ddt::Table, keys: Vec<Key>) -> Vec<Found> {
     let mut entries: Vec<Result<Option<Entry>>> = keys.iter().map(|_| Ok(None)).collect();
     for stored in &table.stored {
@@ -293,7 +293,7 @@ impl State {
         self.tables.entry(checksum as u8).or_insert_with(new)
     }
 
-    /// Whether an entry has to be read. One in a log becomes live.
+    /// Whether an entry must be read. An entry in a log becomes live.
     fn is_missing(&mut self, (checksum, key): &Wanted) -> bool {
         let fast = self.group.as_ref().is_some_and(|group| group.fast);
         let known = self.unreadable.contains(&(*checksum as u8, *key));
@@ -311,6 +311,7 @@ impl State {
         }
     }
 
+    /// Takes a reference away from an entry (`ddt_phys_decref`).
     fn release(&mut self, (checksum, key): &Wanted, bp: &BlockPointer) -> Release {
         if self.unreadable.contains(&(*checksum as u8, *key)) {
             return Release::Unreadable;
@@ -334,6 +335,7 @@ impl State {
         Release::Counted
     }
 
+    /// Adds a reference to an entry (`ddt_phys_addref`).
     fn add_reference(&mut self, (checksum, key): &Wanted, bp: &BlockPointer) -> bool {
         let live = self.table(*checksum).live_mut(key);
         let Some(live) = live else { return false };
@@ -346,7 +348,7 @@ impl State {
     }
 }
 
-/// The key of a block that is to be written.
+/// The key of a block that will be written.
 fn named(name: &Name) -> Wanted {
     let key = Key::new(name.sum, name.lsize, name.psize, name.compression);
     (name.checksum, if name.encrypted { key.encrypted() } else { key })

@@ -46,7 +46,7 @@ fn unique_of(pool: &Pool) -> cenote_dmu::Result<Vec<(ddt::Table, Stored)>> {
     Ok(found)
 }
 
-/// Some entries from `cursor` on, and where the next ones are; `None`: there are no more.
+/// Some entries from `cursor` on, and where the next ones are (`ddt_walk`); `None`: there are no more.
 fn entries(
     pool: &Pool,
     (table, stored): &(ddt::Table, Stored),

@@ -1,4 +1,29 @@
 //! Entries on their way to disk (`ddt_sync_table`, `ddt_sync_flush_entry`, `ddt_log_entry`).
+//!
+//! # Algorithm
+//!
+//! `Dedup::sync` takes the tables and writes one after the other, in the first pass of a group:
+//!
+//! 1. Live entries that did not change go back to where they were. Of the others the variants without references are let go: their
+//!    blocks are free. An entry that came and went in the group leaves nothing.
+//! 2. A table without logs (version 0) stores each changed entry in its ZAP. A table with logs appends them to its active log, and then
+//!    flushes some of what is logged (`flush`).
+//! 3. An entry is stored by its references: in the ZAP of entries with several, or in that of entries with one. It is removed from the
+//!    ZAP where it was before. Without references it is in no ZAP.
+//! 4. Histograms are written. When all ZAPs are empty they are destroyed, and once the logs are empty the table's directory as well.
+//!
+//! Objects are made when they are first needed: the directory (with the feature `fast_dedup` counted), the logs, the ZAPs.
+//!
+//! # On disk
+//!
+//! The object of statistics has the histogram of each ZAP by the ZAP's name. The directory of a table (`DDT-` and the checksum's name)
+//! has version, flags, ZAPs and logs. A log is a row of blocks of records, with its length and checkpoint in the bonus buffer.
+//!
+//! # Invariants
+//!
+//! - No table comes up while the tables are written.
+//! - An entry is in one log: what comes into the active log leaves the other one.
+//! - A block of records is no longer than a block of the log.
 
 use super::table::{From, Layout, Live, Table};
 use super::{Dedup, FAST};
@@ -184,7 +209,7 @@ impl Table {
         Ok(directory)
     }
 
-    /// Puts changed entries into the active log (`ddt_sync_table_log`).
+    /// Puts changed entries into the active log (`ddt_sync_table_log`, `ddt_log_begin`).
     pub(super) fn log(&mut self, changed: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<()> {
         let directory = self.make_directory(context.tx)?;
         if self.active.object == 0 {
@@ -236,6 +261,7 @@ impl Table {
         Ok(())
     }
 
+    /// Makes the two logs of a table (`ddt_log_alloc`).
     fn make_logs(&mut self, directory: u64, tx: &mut Tx<'_>) -> Result<()> {
         for (log, flags) in [(&mut self.active, 0), (&mut self.flushing, LOG_FLUSHING)] {
             (log.length, log.first_txg, log.checkpoint) = (0, tx.txg, None);
@@ -251,7 +277,7 @@ impl Table {
         Ok(())
     }
 
-    /// Writes the header of the active log, or with the flag [`LOG_FLUSHING`] of the other one.
+    /// Writes the header of the active log, or with the flag [`LOG_FLUSHING`] of the other one (`ddt_log_checkpoint`).
     pub(super) fn write_header(&mut self, flags: u8, tx: &mut Tx<'_>) -> Result<()> {
         let log = if flags & LOG_FLUSHING != 0 { &self.flushing } else { &self.active };
         let point = if log.checkpoint.is_some() { LOG_CHECKPOINT } else { 0 };
@@ -283,7 +309,7 @@ impl Table {
         })
     }
 
-    /// Puts an entry into the ZAP that it belongs to, or takes it out of all (`ddt_sync_flush_entry`).
+    /// Puts an entry into the ZAP that it belongs to, or takes it out of all (`ddt_sync_flush_entry`, `ddt_object_update`).
     pub(super) fn store(&mut self, mut entry: Entry, context: &mut Context<'_, '_>) -> Result<()> {
         free_unreferenced(&mut entry, self.checksum, &mut context.freed);
         let references = entry.phys.references();

@@ -1,4 +1,17 @@
 //! The table of one checksum function: entries that the group touches, logs, histograms.
+//!
+//! # Structures
+//!
+//! A [`Table`] is made of how it is on disk: its version and flags, the ZAP of each class with a histogram, and two logs whose entries
+//! are all in memory. Beside that it has the entries that the group touches (`live`). An entry becomes live when it is first asked for:
+//! from a log (`revive`), or by its lookup in the ZAPs (`insert`). A live entry remembers where it came from, and whether it has changed.
+//!
+//! # Invariants
+//!
+//! - An entry that comes from a ZAP leaves the ZAP's histogram while it is live, and is counted again where it ends. Entries of logs are
+//!   counted in `logged`.
+//! - Histograms start from numbers of the disk and are only shown: one that does not add up is said in the log, and is no error.
+//! - An entry that is live already stays as it is: another thread may have looked it up first, and changed it.
 
 use super::pace::Pace;
 use cenote_dmu::Result;
@@ -25,7 +38,7 @@ pub(super) enum From {
     Flushing,
 }
 
-/// An entry of the group that is being written (`ddt_entry_t`).
+/// An entry of the group that is being written (`ddt_entry_t`, `ddt_alloc`).
 #[derive(Debug)]
 pub(super) struct Live {
     pub entry: Entry,

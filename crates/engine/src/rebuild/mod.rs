@@ -1,5 +1,5 @@
 //! Sequential rebuild: a device that joined a mirror or dRAID is given all that is allocated there, in the order of offsets and
-//! without block pointers (`vdev_rebuild`).
+//! without block pointers (`vdev_rebuild`, `vdev_rebuild_thread`).
 //!
 //! # Idea
 //!
@@ -218,7 +218,7 @@ fn rebuilt(tree: &VdevTree, root: &NvList, top: u64) -> Vec<Arc<Vdev>> {
 }
 
 impl Shared {
-    /// Has a thread go on with rebuilds, if there are any.
+    /// Has a thread go on with rebuilds, if there are any (`vdev_rebuild_restart`).
     pub(crate) fn wake_rebuild(self: &Arc<Self>) {
         if self.is_rebuilding() {
             self.rebuilder.background.wake(self, NAME, Shared::rebuild);

@@ -1,5 +1,10 @@
 //! Changes of a rebuild's state, in syncing context (`vdev_rebuild_initiate_sync`, `vdev_rebuild_update_sync`,
 //! `vdev_rebuild_complete_sync`).
+//!
+//! The state is an entry of the top-level vdev's ZAP, and a feature counts the rebuilds that are under way: if it counts none,
+//! an entry that says otherwise is not believed. A rebuild begins anew if it is under way already, and a scrub that runs is
+//! ended for it. When it ends without errors, the leaves no longer lack the groups that it has written, and the scrub that it
+//! owes begins once no leaf is behind.
 
 use crate::features::count_feature;
 use crate::space_write::map::feature_uses;

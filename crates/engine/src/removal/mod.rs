@@ -79,8 +79,8 @@ pub enum RemoveError {
 }
 
 impl Engine {
-    /// Removes the spare, cache device or top-level vdev with this guid. Of a vdev that holds data it begins to copy that to
-    /// others. Beside a checkpoint top-level vdevs stay: the state that it has is on them.
+    /// Removes the spare, cache device or top-level vdev with this guid (`zfs_ioc_vdev_remove`). Of a vdev that holds data it
+    /// begins to copy that to others. Beside a checkpoint top-level vdevs stay: the state that it has is on them.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -223,7 +223,7 @@ impl Shared {
             let view = self.view();
             let removed = Sysevent { vdev: Some(&top), ..Sysevent::of_pool("vdev_remove_dev") };
             removed.post(view.store());
-            // Who began to read by way of it ends first.
+            // Readers that began by way of it end first.
             let read = || tree.as_ref().is_some_and(|tree| tree.strong_count() > 0);
             for _ in 0..MOST_WAITS {
                 if !read() {

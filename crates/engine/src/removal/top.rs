@@ -1,5 +1,10 @@
 //! A vdev that holds data begins to leave the pool (`spa_vdev_remove_top`), or stays after all (`spa_vdev_remove_cancel`).
 //!
+//! To begin, the vdev is made passive, so that nothing more is allocated on it; then all logs end, and a sync task makes the
+//! evacuation's mapping and births, names them in the directory, and publishes the new tree. If groups that are not yet written
+//! still have something allocated on the vdev, the sync task refuses, and a few more groups are tried. To cancel, what was copied
+//! and is still allocated is freed through the mapping, the mapping is freed, and the vdev becomes active again.
+//!
 //! Invariant: one vdev leaves at a time, by the MOS and in memory.
 
 use super::{Passive, RemoveError};
@@ -107,7 +112,7 @@ fn can_be_copied(allocator: &Allocator, tree: &VdevTree, top: &Vdev) -> bool {
 }
 
 impl Engine {
-    /// Begins to remove a vdev that holds data: threads copy what is on it to others.
+    /// Begins to remove a vdev that holds data (`spa_vdev_remove_top`): threads copy what is on it to others.
     pub(super) fn remove_top(&self, top: &Arc<Vdev>) -> Result<(), RemoveError> {
         let id = top.id();
         check(self, &self.shared.disk.tree(), top)?;
@@ -186,7 +191,7 @@ impl Engine {
 }
 
 impl SyncContext<'_> {
-    /// What the pending MOS says of the last removal.
+    /// What the pending MOS says of the last removal (`spa_removal_get_stats`).
     pub(super) fn removal(&mut self) -> DslResult<Option<Removing>> {
         Ok(removal_of(self.tx.mos)?)
     }

@@ -171,7 +171,7 @@ impl Found {
         self.keyless
     }
 
-    /// Whether a round is to look at what it has by now.
+    /// Whether a round is to look at what it has by now (`dsl_scan_check_suspend`).
     fn is_enough(&self, late: &dyn Fn() -> bool) -> bool {
         let full = self.blocks.len() >= self.most || self.bytes >= self.most_bytes;
         full || self.seen >= LEAST_SEEN && late()
@@ -209,7 +209,7 @@ impl Found {
     }
 }
 
-/// The blocks of one tree.
+/// The blocks of one tree (`dsl_scan_visitbp`).
 struct Finder<'a> {
     found: &'a mut Found,
     store: &'a Store,
@@ -275,7 +275,7 @@ impl Visitor for Finder<'_> {
     }
 }
 
-/// Walks from `position` on until there is enough. Returns whether that was all.
+/// Walks from `position` on until there is enough (`dsl_scan_visit`). Returns whether that was all.
 pub(super) fn walk(
     view: &Pool,
     position: &mut Position,
@@ -336,7 +336,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks a data set. Returns where it goes on, if it is not done.
+    /// Walks a data set (`dsl_scan_visitds`). Returns where it goes on, if it is not done.
     fn dataset(&mut self, now: &Current, phys: &DslDatasetPhys) -> Option<Mark> {
         let after = now.min.max(self.found.born.0);
         if phys.bp.is_hole() || phys.bp.birth() <= after {
@@ -377,7 +377,7 @@ impl Walk<'_> {
         walked.err().map(|stopped| stopped.at)
     }
 
-    /// The blocks of an intent log that waits to be replayed.
+    /// The blocks of an intent log that waits to be replayed (`dsl_scan_zil`).
     fn intent_log(&mut self, objset: u64, bp: &BlockPointer) {
         let store = self.view.store();
         // The walk of the tree tells of it.

@@ -25,7 +25,7 @@
 //! read, so a crash skips nothing; what is behind the bookmark is found again. There is no other state: the thread
 //! reads it anew for each round, so that it goes on with what OpenZFS began.
 //!
-//! Data sets are walked after those that they came from: the queue has those of which the snapshot before was done,
+//! Data sets are walked after the data sets that they came from: the queue has each data set whose previous snapshot is done,
 //! with that snapshot's group. Blocks that were born up to it belong to the snapshot, and so each block is met once.
 //! A group that changes data sets puts the state right (`position`): what a snapshot that is destroyed had alone is
 //! gone, the rest belongs to the next one; of a file system of which a snapshot is taken that snapshot is walked. What a round comes
@@ -49,7 +49,7 @@
 //! # Invariants
 //!
 //! - A round counts, and repairs, only what its epoch kept (`ReadEpoch::is_safe`).
-//! - The state on disk names data sets that are there, and leads to all that is to be looked at and was not (`position`).
+//! - The state on disk names data sets that are there, and leads to all blocks that must be looked at and were not (`position`).
 //! - No lock is held while a device is waited for. The thread ends before the pool is exported.
 
 mod errors;

@@ -1,4 +1,4 @@
-//! What groups move while a scan is under way, and all who hold a position are to follow ([`super::position`]).
+//! What groups move while a scan is under way: each position follows that ([`super::position`]).
 //!
 //! ```text
 //!  group  ── blocks that data sets gained, then tasks ──> moves ──> the state on disk   each group

@@ -11,7 +11,7 @@ use cenote_store::ScrubStage;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Engine {
-    /// Begins a scrub, or goes on with one that is paused (`spa_scan`).
+    /// Begins a scrub, or goes on with one that is paused (`spa_scan`, `zfs_ioc_pool_scrub`).
     ///
     /// # Errors
     /// A scrub or resilver is under way; the pool is suspended.
@@ -82,7 +82,7 @@ impl Engine {
         self.shared.pause_scrub()?
     }
 
-    /// Gives up a scrub (`spa_scan_stop`).
+    /// Gives up a scrub (`spa_scan_stop`, `dsl_scan_cancel`).
     ///
     /// # Errors
     /// No scrub is under way, or a resilver is; the pool is suspended.

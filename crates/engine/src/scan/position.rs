@@ -1,7 +1,7 @@
 //! How far a scan is: the bookmark and the queue of data sets (`scn_bookmark`, `scn_queue_obj`).
 //!
-//! A position is *right* for a group if every block that the pool refers to in it, and that is to be looked at, was looked at, or is
-//! met by a walk that goes on there. Such a walk meets, of the data set of the bookmark and of each one in the queue, the pointers
+//! A position is *right* for a group if each block that the pool refers to in it, and that the scan must look at, was looked at, or is
+//! met by a walk that goes on at the position. Such a walk meets, of the data set of the bookmark and of each one in the queue, the pointers
 //! that were born after its group, and then all data sets that come from it.
 //!
 //! A position that is right for one group becomes right for the next one by [`Position::follow`], whoever holds it: the state on disk
@@ -16,7 +16,7 @@
 //!
 //! Invariants:
 //! - Apart from what was gained, no data set in the queue, nor that of the bookmark, comes from another one there.
-//! - What cannot be read is not taken for gone: where it is not known what is to be walked, the scan begins anew, or a part of
+//! - What cannot be read is not taken for gone: where it is not known what must be walked, the scan begins anew, or a part of
 //!   the pool counts as not walked.
 
 use crate::space_write::map::DIRECTORY_OBJECT;

@@ -1,4 +1,26 @@
 //! Changes of a scan's state, in syncing context (`dsl_scan_setup_sync`, `dsl_scan_sync_state`, `dsl_scan_done`).
+//!
+//! # Structures
+//!
+//! The state is one entry of the MOS (`ScanPhys`): what is scanned for, of which groups, since when, what was examined, repaired and not
+//! readable, and the position. In memory the `Scanner` has what only its thread knows: what a resilver gives to leaves, what could not
+//! be seen, the number of orders.
+//!
+//! # Algorithm
+//!
+//! Each change is a sync task. What it changes in memory, besides the MOS, it puts off until the task is kept (`when_kept`), since the
+//! rest of the task may fail. Callers then do what follows once the group is on disk: events, the counters of devices, the thread.
+//!
+//! - A scan begins (`set_up`) with an empty position, and the error log of scans is begun anew. An error scrub is forgotten then.
+//! - The thread hands over each round (`note_round`): the sums grow, and the position follows what groups have moved meanwhile.
+//! - A scan ends (`scan_done`) as finished or cancelled. A complete resilver first takes the groups that leaves were given off their
+//!   logs (`excise`), unless there is a checkpoint. A complete scrub that has seen all notes up to which group.
+//!
+//! # Invariants
+//!
+//! - A scan of the groups up to `max_txg` begins in that group or later.
+//! - A round counts only if no order came since it began, and the scan is neither over nor paused.
+//! - What follows the end of a scan is done once.
 
 use super::position::{self, Position};
 use super::{Ended, Extent, ScanError};

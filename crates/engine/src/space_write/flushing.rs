@@ -97,7 +97,7 @@ impl Limits {
         }
     }
 
-    /// Most blocks of all logs.
+    /// Most blocks of all logs (`spa_log_sm_blocklimit`).
     pub fn blocks(&self, metaslabs: u64) -> u64 {
         let share = u128::from(metaslabs) * u128::from(self.block_pct) / 100;
         let share = u64::try_from(share).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
 //! Log space maps: one object for what all metaslabs change in a transaction group
-//! (`spa_generate_syncing_log_sm`, `metaslab_flush`).
+//! (`spa_generate_syncing_log_sm`, `metaslab_flush`, `spa_log_sm_t`).
 //!
 //! # Idea
 //!
@@ -108,7 +108,7 @@ pub(super) struct LogSpace {
 
 impl LogSpace {
     /// The logs `(txg, object, bytes)` that there are, and for each metaslab that has one its
-    /// unflushed txg, and whether it has unflushed changes.
+    /// unflushed txg, and whether it has unflushed changes (`spa_ld_log_sm_metadata`).
     pub(super) fn open(
         logs: impl IntoIterator<Item = (u64, u64, u64)>,
         marks: impl IntoIterator<Item = (Place, u64, bool)>,
@@ -159,7 +159,8 @@ impl LogSpace {
         self.marks.get(&place).is_some_and(|mark| mark.dirty)
     }
 
-    /// Metaslabs with unflushed changes of txgs before `txg`, in the order in which to flush them.
+    /// Metaslabs with unflushed changes of txgs before `txg`, in the order in which to flush them
+    /// (`metaslab_sort_by_flushed`).
     fn due(&self, txg: u64) -> Vec<Place> {
         let before = self.order.range(..(txg, Place::default())).map(|(_, place)| *place);
         before.filter(|place| self.is_dirty(*place)).collect()
@@ -387,7 +388,7 @@ impl LoggedPass<'_, '_> {
         self.move_on(place, false)
     }
 
-    /// The changes of a metaslab are unflushed from this txg on.
+    /// The changes of a metaslab are unflushed from this txg on (`metaslab_unflushed_bump`).
     fn move_on(&mut self, place: Place, dirty: bool) -> Result<()> {
         let (vdev, ms) = place;
         let txg = self.maps.txg();
@@ -476,7 +477,7 @@ impl LoggedPass<'_, '_> {
         Ok(())
     }
 
-    /// Destroys the logs that no metaslab with unflushed changes needs.
+    /// Destroys the logs that no metaslab with unflushed changes needs (`spa_cleanup_old_sm_logs`).
     fn tidy(&mut self) -> Result<()> {
         let txg = self.maps.txg();
         let oldest = self.space.log.oldest_dirty().unwrap_or(txg).min(txg);

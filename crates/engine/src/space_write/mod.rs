@@ -353,7 +353,7 @@ impl SpaceMaps {
         self.log.size()
     }
 
-    /// Bytes of memory that unflushed changes take, as of the last txg on disk.
+    /// Bytes of memory that unflushed changes take, as of the last txg on disk (`spa_log_sm_memused`).
     pub fn unflushed_bytes(&self) -> u64 {
         self.unflushed.memory().1
     }

@@ -13,7 +13,7 @@ use cenote_format::spacemap::Change;
 
 /// Bytes of a block of such a map (`zfs_vdev_standard_sm_blksz`).
 const BLOCK: u64 = 128 << 10;
-/// Entry of the top ZAP (`VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM`).
+/// Entry of the top ZAP (`VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM`, `vdev_obsolete_sm_object`).
 pub(super) const MAP: &str = "com.delphix:indirect_obsolete_sm";
 pub(super) const FEATURE: &str = "com.delphix:obsolete_counts";
 

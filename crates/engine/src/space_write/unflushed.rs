@@ -1,5 +1,5 @@
-//! What each metaslab has unflushed, in memory (`ms_unflushed_allocs`, `ms_unflushed_frees`): changes
-//! that are in logs, but not in its own map.
+//! What each metaslab has unflushed, in memory (`ms_unflushed_allocs`, `ms_unflushed_frees`,
+//! `metaslab_unflushed_changes_memused`): changes that are in logs, but not in its own map.
 //!
 //! # Structures
 //!
@@ -14,7 +14,7 @@
 //!
 //! `all` is a pair of range trees, allocs and frees. An alloc takes away what is in the frees and adds
 //! the rest to the allocs, a free the other way round. So the two are always disjoint, and hold each
-//! byte at most once however often it changed hands: what is there is what the map has to be told,
+//! byte at most once however often it changed hands: what they hold is what the map must be told,
 //! no more. Each change costs that once. What was unflushed after the last txg on disk, which only
 //! loads ask for, is `all` with the `fresh` ones undone, the last first; or, where the txg that is
 //! being written flushes the metaslab, what is kept of `all` as it was `before`.

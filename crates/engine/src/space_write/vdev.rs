@@ -1,5 +1,9 @@
 //! What a top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
 //! (`vdev_construct_zaps`, `vdev_metaslab_init`). It is made when the vdev joins, and freed when it leaves.
+//!
+//! All ZAPs of vdevs are entries of one list of the MOS, by which they are found again. A vdev that grows gets a longer
+//! array; whether that may be is asked before anything is changed. What a vdev that leaves has is freed first, and the vdev is
+//! forgotten once it is sure that it leaves.
 
 use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};

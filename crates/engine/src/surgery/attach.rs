@@ -1,4 +1,21 @@
 //! A device joins a vdev: as another side of a mirror, to replace a device, or as a spare for one (`spa_vdev_attach`).
+//!
+//! # Algorithm
+//!
+//! 1. Before the sync task: devices that may not answer are asked (the scratch area of a RAID-Z vdev that is expanded), so that no group
+//!    waits for them.
+//! 2. In the sync task what cannot be attached is refused, in OpenZFS's words: beside a checkpoint, a removal that copies, another
+//!    kind of resilver; a device that is too small, has larger sectors, or is in the pool already.
+//! 3. A RAID-Z vdev that gets a device is expanded (`reflow`). Otherwise a vdev of the type mirror, replacing or spare is put above both
+//!    leaves, unless there is one.
+//! 4. The new leaf gets a ZAP and its labels, and is opened. It counts as lacking all groups up to those under way. The tree with it
+//!    takes the place of the pool's.
+//! 5. Once the group is on disk: events, then a rebuild, an expansion or a resilver begins. An import begins the resilver at the latest.
+//!
+//! # Invariants
+//!
+//! - A device whose labels cannot be written, or that is not of use then, does not join: the task fails as a whole.
+//! - A resilver and a sequential rebuild are not under way together.
 
 use super::{
     CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare, without_place,
@@ -47,8 +64,8 @@ struct Plan {
 }
 
 impl Engine {
-    /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`). When this returns it is part of the
-    /// pool, and a resilver gives it what was written before; one that was under way begins anew.
+    /// Has a device join a vdev (`zpool attach`, `zpool replace`, `spa_vdev_attach`, `zfs_ioc_vdev_attach`). When this returns
+    /// it is part of the pool, and a resilver gives it what was written before; one that was under way begins anew.
     ///
     /// # Errors
     /// The vdev is not one that can be attached to, or the device does not fit, with OpenZFS's words; it cannot be written;

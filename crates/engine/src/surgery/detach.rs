@@ -27,8 +27,8 @@ struct Left {
 }
 
 impl Engine {
-    /// Takes a device out of a mirror, a replacement, or a spare vdev (`zpool detach`, `spa_vdev_detach`). With `parent`
-    /// only as long as it is below the vdev with this guid.
+    /// Takes a device out of a mirror, a replacement, or a spare vdev (`zpool detach`, `spa_vdev_detach`,
+    /// `zfs_ioc_vdev_detach`). With `parent` only as long as it is below the vdev with this guid.
     ///
     /// # Errors
     /// It is not below such a vdev; something is on this device alone; the pool is suspended.

@@ -8,7 +8,7 @@
 //!
 //! Blocks of the groups that are open or being quiesced meanwhile may still go by way of the old tree. So a new device lacks
 //! those groups as well ([`CONCURRENT`]), though it may have some of their blocks. A device that left keeps its labels until
-//! the group is on disk; then they are written anew, as those of no pool, and it is let go of.
+//! the group is on disk; then they are written anew and belong to no pool, and the device is let go of.
 //!
 //! | room | what |
 //! |---|---|

@@ -76,7 +76,8 @@ struct Labels {
 }
 
 impl Engine {
-    /// Has sides of mirrors become a pool of their own, in the state that this one has now. Its labels say that it is exported.
+    /// Has sides of mirrors become a pool of their own, in the state that this one has now (`zfs_ioc_vdev_split`). Its labels
+    /// say that it is exported.
     ///
     /// # Errors
     /// A vdev is not a mirror, or a side is not whole or not one of it; a side is needed; logs wait for their replay; labels

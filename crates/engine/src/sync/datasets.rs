@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The MOS belongs to the sync thread, which asks it and tells it of one dataset after the other. To write an object set
-//! takes none of it. So several threads write the object sets of a group, while nothing else happens. A large one
-//! keeps all processors busy by itself, and its blocks are to lie side by side: it is written alone.
+//! takes nothing of the MOS. So several threads write the object sets of a group, while nothing else happens. A large one
+//! keeps all processors busy by itself, and its blocks should lie side by side: it is written alone.
 //!
 //! # Invariants
 //!

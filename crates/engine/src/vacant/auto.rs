@@ -1,4 +1,20 @@
 //! `autotrim=on` (`vdev_autotrim_thread`).
+//!
+//! # Algorithm
+//!
+//! While the property is on the allocator notes what is freed. After each group that is on disk one thread looks at the metaslabs with such
+//! notes. One that has waited for some groups (`zfs_trim_txg_batch`), or in which much was freed, is disabled, and each leaf of its
+//! top-level vdev is told what is free, piece by piece. If an allocation waits for the metaslab the thread breaks off after a request; the
+//! ranges that not all leaves were told of are noted again.
+//!
+//! What was freed comes back into circulation with later groups only. If much waits for that, and nothing else asks for groups, this
+//! does.
+//!
+//! # Invariants
+//!
+//! - Nothing is allocated in a range while devices are told of it.
+//! - A device that fails keeps what it has, and is no error: it may be told again.
+//! - There is one thread at most, and after the end of the pool no other begins.
 
 use super::walk::{ROOM, pieces, worth_trimming};
 use crate::tunables::{TRIM_EXTENT_BYTES_MAX, TRIM_TXG_BATCH};
@@ -41,8 +57,8 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// A transaction group is on disk. What was freed comes back with later ones: if that is much, and nothing else
-    /// asks for them, this does.
+    /// A transaction group is on disk (`vdev_autotrim_kick`). What was freed comes back with later ones: if that is much, and
+    /// nothing else asks for them, this does.
     pub fn group_done(&self, shared: &Shared) {
         let (deferred, synced) = (shared.disk.allocator.deferred(), shared.tx_state.synced_txg());
         // What a reader or a hold keeps comes back with no group as long as that lasts.
@@ -104,7 +120,7 @@ impl Auto {
 }
 
 impl Engine {
-    /// Does as the property `autotrim` says from now on.
+    /// Does as the property `autotrim` says from now on (`vdev_autotrim_restart`).
     pub(crate) fn follow_autotrim(&self) {
         let on = self.pool().get("autotrim").is_some_and(|set| set.exact == "on");
         let (shared, auto) = (&self.shared, &self.shared.vacant.auto);

@@ -147,7 +147,8 @@ pub(crate) struct Vacant {
 }
 
 impl Vacant {
-    /// Ends all threads, and lets no other begin. They go on with the next import.
+    /// Ends all threads, and lets no other begin (`vdev_autotrim_stop_all`, `vdev_trim_stop_all`). They go on with the next
+    /// import.
     ///
     /// # Errors
     /// A device does not answer.
@@ -175,7 +176,7 @@ impl Vacant {
         self.auto.group_done(shared);
     }
 
-    /// Ends one; whether there was one.
+    /// Ends one (`vdev_trim_stop`, `vdev_initialize_stop`); whether there was one.
     ///
     /// # Errors
     /// The device does not answer: the activity goes on as soon as it does.
@@ -273,7 +274,8 @@ fn is_able(activity: Activity, leaf: &Vdev) -> bool {
 }
 
 impl Engine {
-    /// Begins an activity of the leaf with this guid, or stops it (`spa_vdev_trim`, `spa_vdev_initialize`).
+    /// Begins an activity of the leaf with this guid, or stops it (`spa_vdev_trim`, `spa_vdev_initialize`,
+    /// `zfs_ioc_pool_trim`, `zfs_ioc_pool_initialize`).
     ///
     /// # Errors
     /// See [`ActivityError`].

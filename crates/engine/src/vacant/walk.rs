@@ -1,4 +1,23 @@
 //! The thread of an activity of a leaf (`vdev_trim_thread`, `vdev_initialize_thread`).
+//!
+//! # Algorithm
+//!
+//! The thread goes through the metaslabs of the leaf's top-level vdev, in order. Of each it disables some free ranges, so that nothing
+//! is allocated there, works on them, and enables the metaslab again. It stops early where an allocation waits for the metaslab. Free
+//! ranges are cut into pieces of whole sectors: one request each, which tells the device what is free or writes the pattern.
+//!
+//! - Before it begins it waits until some groups are on disk since the import.
+//! - With a rate it sleeps after each batch.
+//! - How far it is it notes every few seconds, and when it ends. The next thread goes on there.
+//! - A piece that fails is passed over. Then the offset that is noted stays before the first one, and at the end the activity is
+//!   suspended, not complete.
+//! - A leaf that takes no writes any more, or is about to leave, is waited for a moment. The thread ends if that lasts. A device that
+//!   does not know how ends the activity as canceled.
+//!
+//! # Invariants
+//!
+//! - Nothing is allocated in a range while the device is told that it is free, or the pattern is written there.
+//! - Offsets only grow: all that is free before the offset was done, or failed; all before the noted one was done.
 
 use super::state::{ActivityState, Note, noted, write};
 use super::{Key, Running, tell};

@@ -64,7 +64,7 @@ struct Written {
     txg: u64,
 }
 
-/// See the head of the module.
+/// See the head of the module (`zilog_t`).
 #[derive(Default)]
 pub(super) struct Chain {
     blocks: VecDeque<Written>,
@@ -361,8 +361,8 @@ impl Chain {
         Ok(Placed { first: writes.into_iter().flatten().collect(), rest, spans })
     }
 
-    /// What the header of group `txg` says, and the blocks that are freed in it. `end`: no more is written to
-    /// the chain; it goes if all its records are of this group or of older ones.
+    /// What the header of group `txg` says, and the blocks that are freed in it (`zil_header_in_syncing_context`). `end`: no
+    /// more is written to the chain; it goes if all its records are of this group or of older ones.
     pub fn sync(&mut self, txg: u64, end: bool) -> Option<(ZilHeader, Vec<BlockPointer>)> {
         let mut freed = Vec::new();
         while let Some(first) = self.blocks.front().filter(|block| block.txg <= txg) {
@@ -384,7 +384,7 @@ impl Chain {
     }
 }
 
-/// What is to be written of each block.
+/// What is to be written of each block (`zil_lwb_commit`).
 fn encode_all(
     disk: &Disk,
     pointers: &[BlockPointer],

@@ -156,7 +156,7 @@ impl Early {
         None
     }
 
-    /// What was written early for group `txg` and is not used by it.
+    /// What was written early for group `txg` and is not used by it (`dbuf_unoverride`).
     pub fn left(&self, txg: u64) -> Vec<BlockPointer> {
         let group = self.0.lock().remove(&txg).unwrap_or_default();
         let unused = group.blocks.into_values().map(|written| written.bp);

@@ -1,6 +1,6 @@
-//! What is to be logged (`itxg_t`, `itx_t`, `zil_itx_assign`).
+//! What waits to be logged (`itxg_t`, `itx_t`, `zil_itx_assign`).
 //!
-//! Records about names are written with the next commit, in the order of the changes. Those about one object
+//! Records about names are written with the next commit, in the order of the changes. Records about one object
 //! wait until that object is committed, or gets another name: they are *pulled* behind what the next commit
 //! writes already. So a commit of one file writes its own changes and the names, and not what others
 //! wrote to other files. A record about an object that is gone by then is passed over when it is replayed.
@@ -255,7 +255,8 @@ impl Itxs {
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
-    /// Takes what the next commit writes; `synced` is the last group that was written, `last` that which gets on disk.
+    /// Takes what the next commit writes (`zil_get_commit_list`, `zil_prune_commit_list`); `synced` is the last group that was
+    /// written, `last` that which gets on disk.
     pub fn take(&mut self, synced: u64, last: u64) -> Batch {
         let waiting = std::mem::take(&mut self.next_commit);
         let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);

@@ -20,7 +20,7 @@
 //! blocks whose records are of it or of older groups are freed, and the header names the first one that
 //! remains (`zil_sync`). Blocks are allocated in the open group. If that group does not get on disk they are
 //! in no space map, and the next import claims them. If it does, the chain on disk has to lead to them: the group is held
-//! until the block that names them is written, or, for the first one, until its header is to be written
+//! until the block that names them is written, or, for the first block, until the group writes its header
 //! (`zil_create`, `zil_lwb_flush_wait_all`).
 //!
 //! # The order that makes it safe
@@ -37,7 +37,7 @@
 //! # When the log cannot be used
 //!
 //! Then the commit waits for the open transaction group, which has the same effect: some change was
-//! unlogged, there is no space for a block, a device failed, the chain has to be started, or logs are suspended. After a block could not be
+//! unlogged, there is no space for a block, a device failed, the chain must be started, or logs are suspended. After a block could not be
 //! written the chain ends before it; a new one is started once all its records are on disk.
 //!
 //! While a sync task that may make an object set the base of another waits for its turn, logs are suspended
@@ -107,7 +107,7 @@ impl Suspended {
     }
 }
 
-/// Logs are suspended as long as this lives.
+/// Logs are suspended as long as this lives (`zil_suspend`, `zil_resume`).
 pub(crate) struct Suspension(Suspended);
 
 impl Suspension {
@@ -152,8 +152,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one. `sa_xattrs`: the dataset has the feature `zilsaxattr`;
-    /// `slim`: its blocks begin with their headers, as since version 23.
+    /// The log of a dataset whose header is `header`, encrypted with `key` if there is one (`zil_open`). `sa_xattrs`: the
+    /// dataset has the feature `zilsaxattr`; `slim`: its blocks begin with their headers, as since version 23.
     pub fn new(
         ds_obj: u64,
         header: &ZilHeader,
@@ -197,7 +197,7 @@ impl Log {
         self.sa_xattrs_from.store(txg, Ordering::SeqCst);
     }
 
-    /// Group `txg` is on disk, unless the pool is frozen.
+    /// Group `txg` is on disk, unless the pool is frozen (`zil_clean`).
     pub fn synced(&self, txg: u64) {
         if self.frozen.leaves_out(txg) {
             return;
@@ -210,7 +210,7 @@ impl Log {
         }
     }
 
-    /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`).
+    /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`, `zil_commit_impl`).
     ///
     /// # Errors
     /// The pool is suspended.
@@ -280,7 +280,8 @@ impl Log {
         shared.tx_state.wait_synced().map(|()| Stable::OnDisk)
     }
 
-    /// Writes a batch to the log. Returns the vdevs that it is on, which are to be flushed. `None`: it has to be waited for.
+    /// Writes a batch to the log (`zil_process_commit_list`). Returns the vdevs that it is on, which are to be flushed.
+    /// `None`: it has to be waited for.
     fn write_blocks(
         &self,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! Edon-R 512, with the tweak of its second round in the SHA-3 competition.
+//! Edon-R 512, with the tweak of its second round in the SHA-3 competition (`abd_checksum_edonr_native`).
 //!
 //! Edon-R is built on a quasigroup: an operation `x * y` on vectors of eight 64-bit words that is
 //! invertible in each argument. It mixes `x` and `y` each on its own (every result is a sum of five

@@ -46,7 +46,7 @@ impl<const N: usize> Units<N> {
     }
 }
 
-/// Fletcher2 in progress.
+/// Fletcher2 in progress (`abd_fletcher_2_native`).
 pub(super) struct Fletcher2 {
     order: ByteOrder,
     units: Units<PAIR>,
@@ -83,7 +83,7 @@ fn sum_pairs(sums: &mut [u64; 4], data: &[u8], word: impl Fn([u8; 8]) -> u64) {
     *sums = [a0, a1, b0, b1];
 }
 
-/// Fletcher4 in progress: bytes go in piece by piece, and the sums can be looked at on the way.
+/// Fletcher4 in progress (`abd_fletcher_4_native`): bytes go in piece by piece, and the sums can be looked at on the way.
 pub struct Fletcher4 {
     order: ByteOrder,
     units: Units<WORD>,

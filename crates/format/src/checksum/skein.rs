@@ -1,4 +1,4 @@
-//! Skein-512 (version 1.3), keyed as a MAC, without its tree mode.
+//! Skein-512 (version 1.3), keyed as a MAC, without its tree mode (`abd_checksum_skein_native`).
 //!
 //! Threefish-512 encrypts a message block under a key (the chaining value) and a tweak (bytes so
 //! far, and what kind of block it is); the chaining value becomes the ciphertext XOR the message

@@ -1,4 +1,4 @@
-//! lzjb: a small LZ77.
+//! lzjb (`zfs_lzjb_decompress`): a small LZ77.
 //!
 //! Items come in groups of eight, each group led by a byte of flags, lowest bit first. A clear flag
 //! is a literal byte. A set flag is a match of two bytes, `llllllmm mmmmmmmm` big-endian: copy

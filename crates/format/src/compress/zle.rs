@@ -1,4 +1,4 @@
-//! zle, zero-length encoding: a byte `n` up to 63 announces `n + 1` literal bytes, a larger one
+//! zle, zero-length encoding (`zfs_zle_decompress`): a byte `n` up to 63 announces `n + 1` literal bytes, a larger one
 //! `n - 63` zeros.
 
 /// Length codes of literal runs.

@@ -1,4 +1,4 @@
-//! zstd: OpenZFS's header (`zfs_zstdhdr_t`) and a frame without the four bytes of magic.
+//! zstd (`zfs_zstd_decompress`): OpenZFS's header (`zfs_zstdhdr_t`) and a frame without the four bytes of magic.
 //!
 //! ```text
 //! length of the frame (4, big-endian)   level (1) and version of zstd (3)   frame

@@ -147,7 +147,7 @@ impl Cipher {
         Ok(Cipher(Box::new(keyed.map_err(why)?)))
     }
 
-    /// Encrypts `data` in place and authenticates it with `aad`.
+    /// Encrypts `data` in place and authenticates it with `aad` (`zio_do_crypt_uio`).
     ///
     /// # Errors
     /// [`CryptError::TooLong`]: the suite takes fewer bytes (with CCM, less than 16 MiB).

@@ -1,4 +1,23 @@
 //! The key of a dataset (`zio_crypt_key_t`): what decrypts its blocks and makes their MACs.
+//!
+//! # Structures
+//!
+//! A [`DatasetKey`] has two secrets: the master key, from which a key for each salt is derived (HKDF with SHA-512), and the key of HMACs.
+//! They lie in memory for secrets (`secret`), and are wiped with it. The keys that were derived last are kept, since a salt serves
+//! many blocks.
+//!
+//! # Algorithm
+//!
+//! - Most blocks are encrypted as a whole. Of blocks of dnodes and of intent logs some bytes are only authenticated
+//!   (`layout`): the secret parts are gathered, encrypted as one text, and scattered back.
+//! - The MAC of an intent log block lies in the block, all others in the block pointer.
+//! - Blocks that are authenticated only have an HMAC with the dataset's key. With deduplication an HMAC of a block's bytes also gives its salt
+//!   and initialization vector, so that equal blocks are encrypted alike.
+//!
+//! # Invariants
+//!
+//! - Codes and keys are compared in a time that does not depend on where they differ.
+//! - Two keys are the same only if their secrets are: a guid in a stream may be forged.
 
 use super::cipher::{Cipher, Suite};
 use super::layout::{self, Layout};
@@ -51,7 +70,7 @@ impl DatasetKey {
         DatasetKey { suite, version, guid, keys, derived: Mutex::default() }
     }
 
-    /// A new key: `keys` are the master key, then the key of HMACs, all of them random.
+    /// A new key (`zio_crypt_key_init`): `keys` are the master key, then the key of HMACs, all of them random.
     ///
     /// # Errors
     /// They are more or fewer than the suite takes ([`Suite::key_len`] and [`HMAC_KEY_LEN`] bytes).

@@ -6,7 +6,7 @@
 //!   privilege.
 //! - A time that is set must stay, although the kernel may still hold writes of mappings that were made before. It
 //!   is asked to write them first, and the times are set again after that (`times_stay`).
-//! - The kernel does not know NFSv4 lists: who may set one is checked here, and it is told that the mode is another one.
+//! - The kernel does not know NFSv4 lists: whether a user may set one is checked here, and the kernel is told that the mode has changed.
 //! - Names of attributes of the superuser (`trusted.`) are listed for no other user.
 //!
 //! Attributes of control directories are the tree's own, and cannot be changed. ACLs that a file system does not
@@ -44,7 +44,7 @@ fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
 
 /// Whether a request comes from a user that may change the owner to the same one. Of one to set nothing the
 /// kernel checks that not, and sends one also before what is a change of the contents
-/// by a user without privilege, who need not own the file: that takes away the bits itself.
+/// by a user without privilege, which need not own the file: that takes away the bits itself.
 fn may_chown(who: Caller, target: &Target<'_>) -> bool {
     target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
 }

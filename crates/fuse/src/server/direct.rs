@@ -27,8 +27,8 @@
 //! been guarded: it is made once more.
 //!
 //! What is written under a guard, and what is written back, is done one after the other where it is about the same bytes
-//! of a file (`zfs_rangelock_enter`): who comes later waits. Such a write may wait for a device or for a transaction
-//! group; others of the file system go on meanwhile, since the table of guards is locked for single steps only.
+//! of a file (`zfs_rangelock_enter`): the later request waits. Such a write may wait for a device or for a transaction
+//! group; other writes to the file system go on meanwhile, since the table of guards is locked for single steps only.
 //!
 //! Only kernels with `FUSE_DIRECT_IO_ALLOW_MMAP` (Linux 6.6) let such files be mapped and forget
 //! pages before a write, and only since version 7.44 (Linux 6.16) do they wait for pages that are being
@@ -103,7 +103,7 @@ impl Guarding {
     }
 }
 
-/// A range that a thread writes to; nobody else writes there until it is dropped.
+/// A range that a thread writes to; no other thread writes there until it is dropped.
 struct Range<'a> {
     guards: &'a Guards,
     ino: u64,

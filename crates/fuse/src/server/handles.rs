@@ -1,4 +1,11 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
+//!
+//! A [`Handle`] is an open file: its node, its file system, how it was opened, and how it is read ahead. Handles lie in several tables,
+//! so that opening and closing different files do not wait for each other.
+//!
+//! When a file system gets other contents below its mount, its handles are *moved* ([`Handle::moved`]). The number of the file may stand for
+//! the same file there, for another one, or for no file. Where that is not known before the file is read it is in doubt, and is found out
+//! by the generation when the handle is next used. A handle that is lost stays lost, whatever contents come later.
 
 use crate::branch::InUse;
 use crate::fate::stands;

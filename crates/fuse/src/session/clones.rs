@@ -6,8 +6,8 @@
 //!
 //! A thread gets a descriptor when it first serves a connection, for the requests that it reads later, unless the process has [`MOST`] of them, or few are left of
 //! those that it may have open ([`descriptors`]): commands and mounts need them. Other connections are served through
-//! their own. A thread lets go of all when it has had nothing to do for a while, and of those of a connection that has
-//! ended when it serves the next request. So a mount that is not used costs none.
+//! their own. A thread lets go of all its descriptors when it has had nothing to do for a while, and of those for a connection that has
+//! ended when it serves the next request. So a mount that is not used costs no descriptor.
 //!
 //! # Why the unsafe code is sound
 //!

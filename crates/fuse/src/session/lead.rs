@@ -23,14 +23,14 @@
 //!
 //! A turn is one request. All of it is one word: twice the number of the turn, and 1 while it is served.
 //!
-//! The deputy sleeps while the leader does: it looks a few times more, and then has to be woken by the next turn
+//! The deputy sleeps while the leader does: it looks a few times more, and then must be woken by the next turn
 //! ([`Lead::begin`]). So neither wakes up while there are no requests.
 //!
 //! # Invariants
 //!
 //! - One thread leads, from when the first thread is started: the one that has the [`Turn`]. Only the leader changes the
 //!   word from waiting; from serving it is changed once, and the thread that does that leads.
-//! - While a turn is served there is a deputy that looks, if the system lets threads be started: where there is none, one
+//! - While a turn is served there is a deputy that looks, if the system lets threads be started: where there is no deputy, one
 //!   is started when the turn begins, and again when it may block. So no request waits longer than twice the bound for
 //!   another one's sake.
 //! - A thread that panics while it leads goes on leading ([`Lead::go_on`]), unless another one was quicker.

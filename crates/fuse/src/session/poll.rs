@@ -3,7 +3,7 @@
 //! # Idea
 //!
 //! A program that works in a mount sends its next request a few microseconds after an answer. A thread that sleeps by then
-//! has to be woken, and where its processor sleeps as well that takes 20 to 50 us. So after an answer the thread looks for a
+//! must be woken, and where its processor sleeps as well that takes 20 to 50 us. So after an answer the thread looks for a
 //! moment whether there is a request, as the kernel's halt polling does for virtual processors. The moment is found by
 //! what comes:
 //!

@@ -113,7 +113,7 @@ struct Connection {
     away: Mutex<bool>,
 }
 
-/// What there is.
+/// The connections, by their numbers.
 #[derive(Default)]
 struct All {
     connections: HashMap<u64, Arc<Connection>>,

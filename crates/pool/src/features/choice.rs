@@ -1,7 +1,7 @@
 //! Which features a pool gets.
 //!
 //! By default all that this program can write, except those that may keep OpenZFS 2.1, which does not know them, out of a pool
-//! though nobody asked for what they bring (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
+//! though the user did not ask for what they bring (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
 //! features are enabled that it does not know, as long as they are not active. So a new pool can be
 //! moved to any system that is in use, until something that needs a newer one is switched on.
 //! `-o compatibility=` names another set, `-d` enables no feature, and `-o feature@NAME=` adds or leaves out

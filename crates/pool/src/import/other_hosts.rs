@@ -1,4 +1,4 @@
-//! Whether another host has the pool that is to be imported (`spa_activity_check`).
+//! Whether another host has the pool that is about to be imported (`spa_activity_check`).
 //!
 //! The label says which host had the pool last, and whether that one let go of it. That is heeded unless the import is by force.
 //! With `multihost=on` the host that has it writes all the time: then the pool is watched for as long as the rules of [`host`] say, and

@@ -127,7 +127,7 @@ impl Mapping {
         self.segments.len() as u64 * Mapping::ENTRY_SIZE
     }
 
-    /// Reads the mapping object `number`.
+    /// Reads the mapping object `number` (`vdev_indirect_mapping_open`).
     pub fn load(mos: &Arc<ObjectSet>, number: u64) -> Result<Mapping> {
         let bad = |why: String| corrupt(mos, number, why);
         let Header { max_offset, bytes_mapped, entries, counts_object } =
@@ -219,7 +219,7 @@ impl Mapping {
     }
 }
 
-/// `(offset, txg)`: the part of a removed vdev up to `offset` was copied in `txg`
+/// `(offset, txg)` (`vdev_indirect_births_open`): the part of a removed vdev up to `offset` was copied in `txg`
 /// (`vdev_indirect_birth_phys_t` in the bonus of `object`).
 pub fn births(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<(u64, u64)>> {
     let o = mos.object(object)?;

@@ -53,8 +53,8 @@ pub fn fragmentation_of(free: &Histogram) -> u64 {
     weighted.checked_div(total).unwrap_or(0) as u64
 }
 
-/// Fragmentation of a metaslab from its space map's header. No space map: nothing is fragmented;
-/// a header without a histogram: unknown.
+/// Fragmentation of a metaslab from its space map's header (`metaslab_set_fragmentation`). No space map: nothing is
+/// fragmented; a header without a histogram: unknown.
 pub(super) fn fragmentation(header: Option<&SpaceMapPhys>, shift: u32) -> Option<u64> {
     let Some(header) = header else { return Some(0) };
     Some(fragmentation_of(&Histogram::from_shifted(&header.histogram?, shift)))

@@ -111,7 +111,7 @@ fn err<T>(why: impl Into<String>) -> std::result::Result<T, PropError> {
     Err(PropError(why.into()))
 }
 
-/// Checks that the property `name` can be set to `value`, and says what to do for it.
+/// Checks that the property `name` can be set to `value`, and says what to do for it (`spa_prop_validate`).
 ///
 /// # Errors
 /// It cannot.
@@ -332,9 +332,8 @@ pub fn is_multihost(change: &PropChange) -> bool {
     matches!(change, PropChange::Number("multihost", on) if *on != 0)
 }
 
-/// Sets a property in syncing context, and notes it in the history. True if the config changed: it
-/// and the labels of all vdevs are then to be written. What is kept in memory is the caller's to
-/// keep.
+/// Sets a property in syncing context, and notes it in the history (`spa_prop_set`, `spa_sync_props`). True if the config
+/// changed: it and the labels of all vdevs are then to be written. What is kept in memory is the caller's to keep.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.

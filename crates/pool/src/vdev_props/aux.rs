@@ -1,7 +1,7 @@
 //! Properties of spares and cache devices (`spa_lookup_by_guid` with them). They are in no tree and have no ZAP: what is known
 //! of them is their config, their state, the size of their device, and what a cache device has and counted. What could be set has its default, and cannot be set.
 //!
-//! A spare that stands in for a device is a leaf of the tree, and its properties are those of that leaf.
+//! A spare that stands in for a device is a leaf of the tree, and has the properties of that leaf.
 
 use super::{NATIVE, maybe, number, plain, state_number, switch};
 use crate::Pool;

@@ -13,7 +13,7 @@
 //! and [`Allocator::sync_done`] returns it two groups later (`metaslab_sync_done`), unless a hold or a reader keeps
 //! it.
 //!
-//! Invariants: all copies of a block are allocated, or none is. What is free is never freed again
+//! Invariants: all copies of a block are allocated, or no copy is. What is free is never freed again
 //! ([`AllocError::FreedTwice`]). Groups end in the order of their numbers.
 
 mod disable;
@@ -171,7 +171,7 @@ impl Allocator {
         &self.alarm
     }
 
-    /// From now on there is one more vdev. It has to be in the pool that is on disk: what the last
+    /// From now on there is one more vdev. It must be in the pool that is on disk: what the last
     /// uberblock leads to may be allocated there at once.
     ///
     /// Errors: [`AllocError::BadVdev`].
@@ -433,7 +433,7 @@ impl Allocator {
         None
     }
 
-    /// The most physical bytes below `psize` that are sure to fit in a segment of the class.
+    /// The most physical bytes below `psize` that are sure to fit in a segment of the class (`metaslab_largest_allocatable`).
     fn largest(&self, class: Class, psize: u64) -> u64 {
         let layout = self.layout();
         let groups = layout.classes.get(&class).map_or(&[][..], |class| &class.groups);
@@ -652,7 +652,7 @@ impl Allocator {
         self.frozen.fetch_min(txg, Ordering::Relaxed);
     }
 
-    /// Who reads datasets in use.
+    /// The readers of datasets in use.
     pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }

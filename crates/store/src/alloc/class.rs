@@ -94,7 +94,7 @@ pub(super) struct Rotor {
     pub(super) bytes: u64,
 }
 
-/// See the head of the module.
+/// See the head of the module (`metaslab_class_t`).
 pub(super) struct ClassGroups {
     pub(super) groups: Vec<Arc<Group>>,
     /// One per allocator.
@@ -102,7 +102,7 @@ pub(super) struct ClassGroups {
 }
 
 impl ClassGroups {
-    /// These groups, for so many allocators.
+    /// These groups, for so many allocators (`metaslab_class_create`).
     pub(super) fn new(groups: Vec<Arc<Group>>, allocators: usize) -> ClassGroups {
         let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
         let of_class = ClassGroups { groups, rotors };

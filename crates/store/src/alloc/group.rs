@@ -229,7 +229,7 @@ pub(super) enum Outcome {
     Nothing,
 }
 
-/// The metaslabs of one top-level vdev.
+/// The metaslabs of one top-level vdev (`metaslab_group_t`).
 pub struct Group {
     vdev: u64,
     ashift: u32,
@@ -254,8 +254,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group of a vdev, and that of the metaslab that is kept for intent logs; `None` if the metaslabs are not
-    /// what can be.
+    /// The group of a vdev, and that of the metaslab that is kept for intent logs (`metaslab_group_create`); `None` if the
+    /// metaslabs are not what can be.
     pub(super) fn of_vdev(info: &VdevInfo) -> Option<(Group, Option<Group>)> {
         let metaslabs = Arc::new(Metaslabs::new(made(info, 0)?));
         if info.embedded_log.is_some_and(|kept| kept >= metaslabs.len()) {
@@ -441,7 +441,7 @@ impl Group {
         self.metaslabs.get(usize::try_from(at >> self.ms_shift).ok()?)
     }
 
-    /// The largest allocation that is sure to succeed.
+    /// The largest allocation that is sure to succeed (`metaslab_largest_allocatable`).
     pub(super) fn largest(&self) -> u64 {
         self.order.lock().views.iter().map(View::surely_holds).max().unwrap_or(0)
     }
@@ -518,8 +518,8 @@ impl Group {
         to_load.map_or(Outcome::Nothing, Outcome::Load)
     }
 
-    /// The best metaslab that was not tried (`find_valid_metaslab`). Only the first unloaded one is offered: what can
-    /// serve at once comes before a second load.
+    /// The best metaslab that was not tried (`find_valid_metaslab`, `metaslab_should_allocate`). Only the first unloaded one
+    /// is offered: what can serve at once comes before a second load.
     fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<Candidate> {
         if tried.len() >= tunables::FIND_MAX_TRIES.count() && want.choice < Choice::Any {
             return None;
@@ -617,8 +617,8 @@ impl Group {
         }
     }
 
-    /// A transaction group is over: affinities are balanced, and what was taken for want of
-    /// something rich is let go of.
+    /// A transaction group is over: affinities are balanced, and what was taken for want of something
+    /// rich is let go of.
     pub(super) fn settle(&self) {
         // To affinities what is not its own is full.
         let full = 1 << self.ms_shift;
@@ -641,7 +641,7 @@ impl Group {
         self.note(i, View { number, ..View::default() });
     }
 
-    /// Notes what has become of a metaslab, unless something later is known.
+    /// Notes what has become of a metaslab, unless something later is known (`metaslab_group_sort`).
     pub(super) fn note(&self, i: usize, view: View) {
         let mut order = self.order.lock();
         let before = order.views.get_mut(i).filter(|v| self.has(i) && v.number <= view.number);

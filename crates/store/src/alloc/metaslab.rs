@@ -200,7 +200,7 @@ struct State {
     disable: disable::Disable,
 }
 
-/// A metaslab; see the module's documentation.
+/// A metaslab (`metaslab_t`); see the module's documentation.
 pub struct Metaslab {
     vdev: u64,
     id: u64,

@@ -21,7 +21,7 @@
 //! heaviest one that may hold the block, which is known without loading it, and one of its kind first:
 //! data and metadata have metaslabs apart (`affinity`). Within a metaslab a
 //! block goes to where the last one ended, else to the largest segment, or, if little is free, to one
-//! of just its size. A block for which there is no segment is returned to the caller, who can divide
+//! of just its size. A block for which there is no segment is returned to the caller, which can divide
 //! it.
 //!
 //! A vdev with many metaslabs keeps one for intent logs, the emptiest: a group of its own in a class of its own

@@ -1,4 +1,29 @@
-//! The cache itself: what readers and writers of all pools call.
+//! The cache itself (`arc_init`, `arc_read_done`, `arc_evict`): what readers and writers of all pools call.
+//!
+//! # Structures
+//!
+//! An `ArcCache` has the lists of all entries under one lock, the tables with their values (the shards) under a lock each, and a list of
+//! its owners. Owners are pools, by number. A name carries the number of its pool, so pools do not see each other's entries.
+//!
+//! # Algorithm
+//!
+//! - A hit reads one shard and notes the touch. It does not take the lists.
+//! - To put an entry in, a thread takes the lists, applies the notes of the entry's shard, evicts until there is room, and adds
+//!   the node and the value. A value that takes the place of one of the same size changes in its shard alone.
+//! - Values that leave are collected, and dropped after the lists.
+//! - Work on many entries (`resize`, `forget_all`, `forget_where`) holds the lists for a bounded number of them at a time.
+//! - A table of decoded objects that is gone is *buried*: its entries are never found again. They are taken out later, the entries
+//!   of many tables in one pass.
+//!
+//! # Failure
+//!
+//! The lists are checked after they were changed. If a check fails, or a thread panics while it has them, the cache goes *off* for
+//! good: readers find nothing, nothing is taken in, and each pool that uses it is told. Pools that are opened later get a new one.
+//!
+//! # Invariants
+//!
+//! - No entry takes more than a quarter of the budget when it is put in.
+//! - No value is dropped and no owner is told with the lists.
 
 use super::feed::Sleeper;
 use super::follow::{Bounds, Following};
@@ -35,7 +60,7 @@ const ONE_USE_SHARE: u64 = 16;
 /// Nodes that are looked at while the lists are held.
 const SCANNED_AT_ONCE: usize = 4096;
 
-/// Who has entries in the cache.
+/// An owner of entries in the cache.
 pub(crate) trait Owner: Send + Sync {
     /// The cache is not what it must be.
     fn cache_broke(&self, why: String);
@@ -53,7 +78,7 @@ pub struct ArcCache {
     /// Held while entries of tables that are gone are looked for: with it, nothing of those that were known before is left.
     tidying: Mutex<()>,
     pub(super) puts: Puts,
-    /// Who sleeps until something is put in, and whether anyone does.
+    /// The threads that sleep until something is put in, and whether there are any.
     pub(super) sleepers: Mutex<Vec<Weak<dyn Sleeper>>>,
     pub(super) asleep: AtomicBool,
     /// It is not what it must be: it has nothing from now on, and takes nothing in.
@@ -76,7 +101,7 @@ pub(super) struct Puts {
     one_use: AtomicU32,
 }
 
-/// What is to be put in.
+/// An entry to put in.
 pub(super) struct Entry {
     pub name: Name,
     pub value: Value,
@@ -160,9 +185,9 @@ impl ArcCache {
         }
     }
 
-    /// The cache that all pools of the process share which are not given one of their own. Its size is as the tunables
-    /// `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools that it has, and
-    /// others get a new one.
+    /// The cache that all pools of the process share which are not given one of their own (`arc_init`). Its size is as the
+    /// tunables `zfs_arc_min` and `zfs_arc_max` say; see [`follow`](super::follow). One that went off stays with the pools
+    /// that it has, and others get a new one.
     pub fn of_process() -> Arc<ArcCache> {
         static OF_PROCESS: Mutex<Option<Arc<ArcCache>>> = Mutex::new(None);
         let mut known = OF_PROCESS.lock();
@@ -275,8 +300,9 @@ impl ArcCache {
         self.insert_block((name, 0), data, metadata, access);
     }
 
-    /// Adds a block after a miss (`arc_read_done`), unless it is there. What takes more than a quarter of the budget is not kept: it
-    /// would push out too much for one reader. `about` is what is known of one that may come to a cache device, else 0.
+    /// Adds a block after a miss (`arc_read_done`, `arc_hdr_alloc`), unless it is there. What takes more than a quarter of the
+    /// budget is not kept: it would push out too much for one reader. `about` is what is known of one that may come to a cache
+    /// device, else 0.
     pub(crate) fn insert_block(
         &self,
         (name, about): (Name, u64),
@@ -299,7 +325,7 @@ impl ArcCache {
         self.put(Entry { about, ..Entry::bytes(name, data, metadata, Access::Demand) }, true);
     }
 
-    /// Puts an entry in; `replaces`: also where there is one of that name.
+    /// Puts an entry in (`buf_hash_insert`); `replaces`: also where there is one of that name.
     pub(super) fn put(&self, entry: Entry, replaces: bool) {
         if self.is_off() {
             return;
@@ -362,7 +388,7 @@ impl ArcCache {
         });
     }
 
-    /// Moves an entry to the frequent side if it was touched. Whether it was.
+    /// Moves an entry to the frequent side if it was touched (`arc_change_state`). Whether it was.
     fn chance(&self, lists: &mut Lists, at: u32) -> bool {
         let name = lists.nodes[at as usize].name;
         let entries = self.shard(&name).entries.read();
@@ -384,7 +410,7 @@ impl ArcCache {
         }
     }
 
-    /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`).
+    /// Evicts an entry, or drops a ghost where there is none (`arc_evict_state`, `arc_evict_hdr`).
     pub(super) fn evict(&self, lists: &mut Lists, gone: &mut Vec<Value>) {
         if let Some(at) = lists.tail(List::Uncached) {
             return self.take_out(lists, at, gone);
@@ -407,7 +433,7 @@ impl ArcCache {
         }
     }
 
-    /// Takes the value of an entry out of its shard.
+    /// Takes the value of an entry out of its shard (`arc_hdr_destroy`).
     fn value_of(&self, lists: &Lists, at: u32) -> Value {
         let name = lists.nodes[at as usize].name;
         let entry = self.shard(&name).entries.write().remove(&name);

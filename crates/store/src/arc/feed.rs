@@ -1,11 +1,11 @@
-//! What the cache will evict soon, for those who write that to cache devices (`l2arc_write_buffers`).
+//! What the cache will evict soon, for the threads that write it to cache devices (`l2arc_write_buffers`).
 //!
 //! [`ArcCache::near_ends`] goes along the ends of the lists, where what is evicted next is; before anything was evicted
 //! from their heads, since all of it stays for now. It goes first through the metadata of both sides, then through the data. The lists are
 //! held for [`PIECE`] nodes at once. If they have changed meanwhile such that the way cannot be gone on, it ends there: the
 //! next time it begins anew.
 //!
-//! Who found nothing to write sleeps until something is put in ([`ArcCache::sleeps`]).
+//! A thread that found nothing to write sleeps until something is put in ([`ArcCache::sleeps`]).
 //!
 //! The memory that it takes to know what is on cache devices is part of the budget ([`ArcCache::l2_takes`]).
 
@@ -47,7 +47,7 @@ pub(crate) struct Feed<'a> {
     pub pool: u32,
     /// So many bytes.
     pub bytes: u64,
-    /// None of more bytes than these.
+    /// No block of more bytes than these.
     pub largest: u64,
     /// Among so many bytes of each list; `None`: among all of them.
     pub headroom: Option<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Feed<'a> {
     pub takes: &'a dyn Fn(&Key) -> Take,
 }
 
-/// Someone who sleeps until something is put into the cache.
+/// A thread that sleeps until something is put into the cache.
 pub(crate) trait Sleeper: Send + Sync {
     fn wake(&self);
 }
@@ -82,7 +82,7 @@ struct Basket {
 }
 
 impl ArcCache {
-    /// Blocks near the ends of the lists; whether there are some that may be taken later.
+    /// Blocks near the ends of the lists (`l2arc_sublist_lock`); whether there are some that may be taken later.
     pub(crate) fn near_ends(&self, feed: &Feed<'_>) -> (Vec<Fed>, bool) {
         let mut basket = Basket::default();
         let from_head = !self.is_warm();

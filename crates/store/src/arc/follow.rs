@@ -1,7 +1,7 @@
 //! How large the cache is.
 //!
 //! A cache of a program's own ([`ArcCache::new`]) has the size that it was given. The one of the process is between
-//! `zfs_arc_min` and `zfs_arc_max`. Where nobody follows memory, in tools and programs that embed the engine, it is as
+//! `zfs_arc_min` and `zfs_arc_max`. Where no thread follows memory, in tools and programs that embed the engine, it is as
 //! large as the latter, by default [`MODEST`].
 //!
 //! A daemon follows memory ([`start`], `arc_adapt`, `arc_reap`): a thread looks every [`TICK`] at what is available, to the
@@ -34,7 +34,7 @@ const NO_GROWTH: Duration = Duration::from_secs(5);
 /// Share of the cache that is given up under pressure, as a divisor.
 const GIVEN_UP: u64 = 8;
 
-/// Bytes of the cache of the process where nobody follows memory.
+/// Bytes of the cache of the process where no thread follows memory.
 pub const MODEST: u64 = 256 << 20;
 /// Least that any bound is.
 const LEAST: u64 = 1 << 20;
@@ -68,12 +68,12 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// As the tunables say now; `follows`: where they do not, a half of the `usable` memory.
+    /// As the tunables say now (`arc_set_limits`); `follows`: where they do not, a half of the `usable` memory.
     fn now(usable: Option<u64>, follows: bool) -> Bounds {
         Bounds::of(ARC_MIN.get(), ARC_MAX.get(), usable, follows)
     }
 
-    /// As the tunables say now, where nobody follows memory.
+    /// As the tunables say now, where no thread follows memory.
     pub fn modest() -> Bounds {
         Bounds::now(memory::usable_memory(), false)
     }
@@ -162,7 +162,8 @@ impl State {
         budget.clamp(min, max)
     }
 
-    /// Whether to give memory back now that eviction left so many bytes of it: where that is worth it, and once a second where memory is short.
+    /// Whether to give memory back now that eviction left so many bytes of it (`arc_kmem_reap_soon`): where that is worth it,
+    /// and once a second where memory is short.
     fn gives_back(&mut self, bytes: u64, now: Instant) -> bool {
         let lately = self.given_back.is_some_and(|at| now < at + BETWEEN_GIVING_BACK);
         let gives = bytes >= WORTH_GIVING_BACK || self.short && !lately;
@@ -207,14 +208,15 @@ fn reserve(usable: Option<u64>) -> u64 {
 }
 
 impl ArcCache {
-    /// Takes the size that tunables say now, unless a thread follows memory: that does it.
+    /// Takes the size that tunables say now, unless a thread follows memory (`arc_tuning_update`): that does it.
     pub(super) fn follow_tunables(&self) {
         if !self.following.by_memory.load(Relaxed) {
             self.take_size(None, false);
         }
     }
 
-    /// Takes the size that tunables and memory say now. How long the next look may take.
+    /// Takes the size that tunables and memory say now (`arc_reclaim_needed`, `arc_reduce_target_size`). How long the next
+    /// look may take.
     fn follow_memory(&self, places: &Places, pressed: bool) -> Duration {
         self.following.by_memory.store(true, Relaxed);
         self.empty_if_off();

@@ -1,5 +1,13 @@
 //! The lists of the cache: which entries there are and were, in what order they came or were touched, what they take,
 //! and what the two sides may take. The values are in the shards.
+//!
+//! The entries are nodes of one array, which five lists link by their indices: the recent, the frequent and the uncached
+//! entries, and the two lists of ghosts, which are the names of entries that were given up. A hit of a ghost moves the target
+//! towards its side, by more the fewer ghosts that side has than the other, and the side that is over its target gives up its
+//! oldest.
+//!
+//! Invariants: what is taken is within the room, the recent side's target is within the cache's, and the sums by kind are the
+//! sums of the lists.
 
 use super::name::{Kind, Name};
 use super::{ENTRY, GHOST, MAX_UNCACHED, MIN_GHOSTS, Taken};

@@ -23,7 +23,7 @@ pub(crate) struct Name {
     /// Number of the pool in this process; 0: the name of no entry.
     pub pool: u32,
     pub kind: Kind,
-    /// Of a block its key and who may see it; of an object its table and number.
+    /// Of a block its key and which readers may see it; of an object its table and number.
     pub words: [u64; 4],
 }
 

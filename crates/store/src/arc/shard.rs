@@ -101,7 +101,7 @@ pub(super) struct Hit {
     pub used_up: bool,
 }
 
-/// A table.
+/// A table (`buf_hash_table_t`).
 #[derive(Default)]
 #[repr(align(128))] // No processor waits for a table that it does not use.
 pub(super) struct Shard {
@@ -179,7 +179,7 @@ impl Shard {
         entries.shrink_to(len + len / 2);
     }
 
-    /// The node of an entry.
+    /// The node of an entry (`buf_hash_find`).
     pub fn find(&self, name: &Name) -> Option<u32> {
         self.entries.read().get(name).map(|entry| entry.at)
     }

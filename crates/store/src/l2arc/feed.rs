@@ -96,7 +96,7 @@ impl Feeder {
         };
         self.dev.is_opened(device.clone());
         if self.dev.is_stopped() {
-            // Nobody could fence what was not open yet.
+            // It could not be fenced before it was open.
             return device.fence();
         }
         let Some(mut space) = self.begin(&device) else { return };
@@ -216,13 +216,13 @@ impl Feeder {
         Next::End
     }
 
-    /// Bytes that are to be written at once (`l2arc_write_size`).
+    /// Bytes to write at once (`l2arc_write_size`).
     fn size(&self, arc: &ArcCache, space: &Space) -> u64 {
         let boost = if arc.is_warm() { 0 } else { t::L2ARC_WRITE_BOOST.get() };
         t::L2ARC_WRITE_MAX.get().saturating_add(boost).min(space.most())
     }
 
-    /// What of the ARC is to be written; whether some of it may be later.
+    /// What of the ARC to write; whether some of it may be later.
     fn choose(&self, store: &Store, space: &Space, size: u64) -> (Vec<Fed>, bool) {
         let on_disk = store.on_disk.load(SeqCst);
         let tree = store.vdevs();
@@ -261,7 +261,7 @@ impl Feeder {
         (blocks, later)
     }
 
-    /// Writes blocks. How many bytes were written.
+    /// Writes blocks (`l2arc_write_done`). How many bytes were written.
     fn write(&self, pool: u64, device: &CacheDevice, space: &mut Space, blocks: Vec<Fed>) -> u64 {
         let figures = &self.l2.figures;
         let slots = space.slots.len() as u64;
@@ -356,7 +356,7 @@ impl Feeder {
         }
     }
 
-    /// Trims all of a device with nothing on it, if that is wanted.
+    /// Trims all of a device with nothing on it, if that is wanted (`vdev_trim_l2arc`).
     fn trim_all(&self, device: &CacheDevice, space: &mut Space) {
         if t::L2ARC_TRIM_AHEAD.get() == 0 || !device.leaf().can_trim() {
             return;

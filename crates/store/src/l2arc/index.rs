@@ -1,10 +1,10 @@
 //! Which blocks are where: in memory, and nowhere else.
 //!
-//! A table has the place of each block by its [`Key`], and sums of what there is. An entry comes when its block is
+//! A table has the place of each block by its [`Key`], and sums over all entries. An entry comes when its block is
 //! about to be written, and is found from when that is done. It goes when the block is freed, when its place is given up, with
 //! its device, or when what lies there was found wrong.
 //!
-//! Invariant: the sums are those of the entries.
+//! Invariant: the sums are what the entries add up to.
 
 use crate::arc::Key;
 use ahash::RandomState;

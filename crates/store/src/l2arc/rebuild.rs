@@ -4,8 +4,8 @@
 //! are read from the last one on, as far as the ring still has them, and their blocks come into the index. The first one that is
 //! wrong is the end of that: what was found before stays.
 //!
-//! A header that is none of this pool and device, or that has other sizes, says nothing: the device is begun anew. Entries that could
-//! not have been written are left out, such as those of groups that the pool does not have: it may have gone back to
+//! A header of another pool or device, or with other sizes, says nothing: the device is begun anew. Entries that could
+//! not have been written are left out, such as blocks of groups that the pool does not have: it may have gone back to
 //! an older state. Nothing that is read here can make a reader get wrong bytes; see [`cenote_format::l2arc`].
 
 use super::index::Place;
@@ -128,6 +128,7 @@ impl Rebuild<'_> {
         (count, None)
     }
 
+    /// Reads a log block (`l2arc_log_blk_read`).
     fn read(&self, space: &Space, log: &LogPointer) -> Result<LogBlock, Cut> {
         let at = (log.place, log.props.psize() as usize);
         let read = self.device.read(Priority::AsyncRead, &[at], PATIENCE * 10);
@@ -166,7 +167,7 @@ impl Rebuild<'_> {
         self.l2.charge(self.arc);
     }
 
-    /// The block of an entry, if it can be there.
+    /// The block of an entry, if it can be there (`l2arc_hdr_restore`).
     fn place_of(&self, space: &Space, log: &LogPointer, entry: &Entry) -> Option<(Key, Place)> {
         let [dva0, dva1] = entry.dva;
         let (at, asize) = (entry.place, space.asize(entry.props.psize()));

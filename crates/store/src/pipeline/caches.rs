@@ -1,4 +1,14 @@
 //! What a store has in the ARC, and what it tells it.
+//!
+//! A block has up to two entries: its physical bytes under its key, and, if it is metadata that was compressed, its logical bytes under its key
+//! and the view of the reader that may see them (`view_of`). Objects that were decoded of blocks are in tables of their own. Everything
+//! carries the number of the pool, so that one ARC serves many.
+//!
+//! - A block that was read is put in once, after it was verified. A block that was written replaces what is there.
+//! - A block that was freed leaves when its group is on disk and shown: until then readers of the state before may ask for it.
+//! - What was decrypted with a key leaves when the key is unloaded.
+//! - `about` says what of a block may come to a cache device: only blocks with a checksum in their pointers may, as the device could
+//!   give any bytes.
 
 use super::unpack::{is_metadata, keeps_decoded};
 use super::{Block, Store, StoreStats, Wanted};
@@ -139,8 +149,8 @@ impl Store {
         self.arc.insert_block(name, data, is_metadata(bp), access);
     }
 
-    /// What is known of a block that may come to a cache device; else 0. Blocks without a checksum in their pointers stay away from
-    /// there: what is read could be any bytes.
+    /// What is known of a block that may come to a cache device (`l2arc_write_eligible`); else 0. Blocks without a checksum in
+    /// their pointers stay away from there: what is read could be any bytes.
     fn about(&self, bp: &BlockPointer, at: Bookmark) -> u64 {
         let may = has_checksum(bp) && self.policies.may_go_on(bp, at);
         let props = Props::default().sized(bp.lsize(), bp.psize()).compressed(bp.compression());

@@ -1,5 +1,10 @@
 //! The copies of a block on the devices: reading them, one after the other until one is right, and healing those that were
 //! wrong (`zio_vdev_io_start`, `zio_vdev_io_assess`).
+//!
+//! Many blocks are fetched at once: from the cache devices those that are there, then the first copies of all others as
+//! one batch. Gang blocks, and blocks whose first copy failed, are read one by one, copy after copy. A copy that is right is
+//! written over those before it that were wrong; but where only a key can tell that a block is wrong and no copy is right,
+//! nothing is written over.
 
 use super::unpack::{no_copy, vdev_error};
 use super::{Reader, Store, Wanted, is_vouched};

@@ -117,7 +117,7 @@ impl Store {
         Ok(physical)
     }
 
-    /// The logical bytes of a block that was read: decrypted, decompressed, authenticated.
+    /// The logical bytes of a block that was read (`spa_do_crypt_abd`): decrypted, decompressed, authenticated.
     pub(crate) fn opened(
         &self,
         bp: &BlockPointer,

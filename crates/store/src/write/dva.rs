@@ -307,7 +307,7 @@ impl<'a> DvaAllocation<'a> {
         Ok(())
     }
 
-    /// Writes new contents of the same size to where the block is already; its new pointer.
+    /// Writes new contents of the same size to where the block is already (`zio_rewrite`); its new pointer.
     pub(super) fn rewrite(
         &mut self,
         previous: &BlockPointer,

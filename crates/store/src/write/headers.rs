@@ -1,8 +1,8 @@
 //! How large the headers of gang blocks may be (feature `dynamic_gang_header`).
 //!
 //! Headers of 512 bytes are written until a block comes that more pointers would have served better: a part of it found no
-//! segment, and there is a vdev whose smallest allocation holds a larger header. The writer notes that here. Who owns the
-//! pool's features makes the feature active then, and allows large headers once that is on disk: no uberblock without the
+//! segment, and there is a vdev whose smallest allocation holds a larger header. The writer notes that here. The engine
+//! makes the feature active then, and allows large headers once that is on disk: no uberblock without the
 //! feature ever leads to one, nor does an intent log that is replayed on top of such an uberblock. They stay allowed
 //! for good, as the feature is never inactive again (`zio_write_gang_block`).
 

@@ -32,7 +32,7 @@
 //!   sync ends: there comes a pass that allocates nothing.
 //! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
 //!   apart.
-//! - All copies of a block have to be written. If one cannot be, the block is not written.
+//! - All copies of a block must be written. If one cannot be written, the block is not written.
 //!
 //! # Invariants
 //!
@@ -243,7 +243,7 @@ enum Stage {
 }
 
 impl Stage {
-    /// The pointer, before the block is written.
+    /// The pointer, before the block is written (`zio_ready`).
     fn pointer(&self) -> Result<BlockPointer, WriteError> {
         match self {
             Stage::Done(result) => result.clone(),
@@ -251,7 +251,7 @@ impl Stage {
         }
     }
 
-    /// What is to be written of it, and how many bytes.
+    /// What will be written of it, and how many bytes.
     fn amount(&self) -> Option<(Content, u64)> {
         match self {
             Stage::Done(_) => None,
@@ -266,7 +266,7 @@ struct Flying {
     physical: Physical,
     /// The block unpacked, unless it came compressed.
     logical: Option<Abd>,
-    /// Who may see it unpacked.
+    /// Which readers may see it unpacked.
     view: View,
     writes: usize,
     content: Content,
@@ -321,9 +321,9 @@ impl Writer {
         self.written.now()
     }
 
-    /// As [`Writer::write_many`], but that blocks may not be written yet when it returns: they are by
-    /// [`Writer::drain`], which says whether they could be. They can be read at once. Where everything happens in
-    /// the calling threads ([`alloc::Options`](crate::alloc::Options)) these write them as well.
+    /// As [`Writer::write_many`], but that blocks may not be written yet when it returns (`zio_nowait`): they are by
+    /// [`Writer::drain`], which says whether they could be. They can be read at once. Where everything happens in the calling
+    /// threads ([`alloc::Options`](crate::alloc::Options)) these write them as well.
     pub fn write_behind(
         &self,
         txg: u64,
@@ -363,7 +363,7 @@ impl Writer {
         }
     }
 
-    /// Writes what [`Writer::write_behind`] left, and waits for all that it began.
+    /// Writes what [`Writer::write_behind`] left, and waits for all that it began (`zio_wait`).
     ///
     /// Errors: a block could not be written, now or at any time before.
     pub fn drain(&self) -> Result<(), WriteError> {
@@ -521,6 +521,8 @@ impl Writer {
             && previous.dvas().all(|dva| self.allocator.has_vdev(dva.vdev.into()))
     }
 
+    /// The end of a block's write (`zio_done`): its pointer, with the block in the caches; or the first error, with its space
+    /// given back.
     fn finish(
         &self,
         stage: Stage,
@@ -547,7 +549,7 @@ impl Writer {
     }
 
     /// Frees a block in `txg`, with its gang headers and their parts; nothing for holes and
-    /// embedded blocks (`zio_free`).
+    /// embedded blocks (`zio_free`, `zio_free_sync`).
     ///
     /// Errors: what cannot be freed; the rest is freed all the same.
     pub fn free(&self, txg: u64, bp: &BlockPointer, at: Bookmark) -> Result<(), WriteError> {

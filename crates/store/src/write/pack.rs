@@ -39,7 +39,8 @@ impl Physical {
     }
 }
 
-/// Packs the block of a request, with `params` if it is encrypted. `unit` is the size of the smallest sector of the pool.
+/// Packs the block of a request, with `params` if it is encrypted (`zio_write_bp_init`). `unit` is the size of the smallest
+/// sector of the pool.
 pub(super) fn pack(
     request: &WriteRequest,
     params: Option<BlockParams>,
@@ -130,6 +131,7 @@ fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, Wr
     Ok(BlockPointer::hole(props.object_type, props.level, lsize, txg)?)
 }
 
+/// Protects the bytes as they will be on disk, and makes their checksum (`zio_encrypt`, `zio_checksum_generate`).
 fn physical(
     request: &WriteRequest,
     data: Abd,

@@ -124,14 +124,14 @@ impl WriteProps {
 
 /// A block that is protected.
 pub(super) struct Protected {
-    /// What is to be written.
+    /// The bytes to write.
     pub(super) data: Abd,
     /// What goes into words 2 and 3 of the checksum; `None` for an object set.
     pub(super) mac: Option<Mac>,
     pub(super) protection: Protection,
 }
 
-/// Protects the physical bytes `data` of a block. `params` are those of an encrypted one.
+/// Protects the physical bytes `data` of a block. `params` are the parameters of an encrypted block.
 pub(super) fn protect(
     request: &WriteRequest,
     key: &LoadedKey,

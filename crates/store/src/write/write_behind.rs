@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A batch that has become worth it ([`ENOUGH`]) is handed to a thread of the pool's own, so that devices are busy
-//! while a large group is packed. It is not one of the threads that pack blocks: all pools share those, and none of
-//! them may wait for a device. Where nothing happens in the background, the thread that brings such a batch
+//! while a large group is packed. It is not one of the threads that pack blocks: all pools share those, and they
+//! must not wait for a device. Where nothing happens in the background, the thread that brings such a batch
 //! writes it.
 //!
 //! # Invariants
@@ -26,7 +26,7 @@
 //!   brings more waits.
 //! - A block is shown ([`WriteBehind::find`]) from when it is collected until it is in the caches. It has left
 //!   before it could be read from the devices, so a reader looks here first.
-//! - What fails first is told to all who ask from then on ([`WriteBehind::drain`]).
+//! - The first failure is told to each caller that asks from then on ([`WriteBehind::drain`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ use cenote_vdev::traffic::Meter;
 /// Bytes of a batch that does not wait for the rest of its group.
 const ENOUGH: usize = 1 << 20;
 
-/// A block that is to be written.
+/// A block that waits to be written.
 pub(super) struct Collected {
     pub key: Key,
     pub flying: Box<Flying>,
@@ -75,7 +75,7 @@ struct Shown {
     /// Tells contents of one place apart.
     number: u64,
     physical: Abd,
-    /// With who may see it.
+    /// With the readers that may see it.
     logical: Option<(Abd, View)>,
 }
 
@@ -117,7 +117,7 @@ impl Batch {
 #[derive(Default)]
 struct State {
     collected: Batch,
-    /// Who writes what is collected.
+    /// What writes the collected blocks.
     writer: Option<WeakWriter>,
     /// Blocks that are collected or being written.
     shown: HashMap<Key, Shown, RandomState>,

@@ -5,7 +5,7 @@
 //! that, the images are made that a crash there could have left: what was flushed, and any part of
 //! the rest. Each is imported, compared with what the model says of the transaction group that is
 //! newest on it, and written to again. Some crash once more during that, in the import itself or
-//! after it. zdb judges a sample: what a crash left, and what there is at the end. OpenZFS's own engine
+//! after it. zdb judges a sample: what a crash left, and the pool at the end. OpenZFS's own engine
 //! imports a smaller one for writing.
 
 use super::disk::{Disk, Image, Journal, Replay};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Disks that may join a pool that is worked with.
 const JOINING: usize = 3;
 
-/// What is to be done, and how often it is to crash.
+/// What to do, and how often to crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// What the pool is made of.
@@ -39,8 +39,8 @@ pub struct Plan {
     /// Crashes.
     pub points: usize,
     /// Crashes of which zdb judges what is left; of half of these, or of all if they are all, it judges
-    /// what there is in the end too, and so it does of as large a part of the second ones as is judged of
-    /// the first.
+    /// the pool in the end too. Of second crashes it judges as large a part as of first
+    /// ones.
     pub sample: usize,
 }
 
@@ -105,7 +105,7 @@ fn tell(seed: u64, plan: &Plan) -> Story {
     Story { first, journal, committed, known }
 }
 
-/// What there is of a pool after a crash.
+/// What a crash left of a pool.
 pub struct Left {
     /// What is on its disks.
     pub images: Vec<Image>,
@@ -215,7 +215,7 @@ pub fn recover(
     Some(Recovered { driver, txg, disks })
 }
 
-/// What is to be done at one point.
+/// What to do at one point.
 struct Point {
     seed: u64,
     left: Left,
@@ -223,11 +223,11 @@ struct Point {
     judge: bool,
     /// Whether OpenZFS's engine is to go on with it.
     hand_over: bool,
-    /// Whether zdb is to judge what there is in the end.
+    /// Whether zdb judges the pool in the end.
     judge_end: bool,
     /// Whether it crashes again.
     again: bool,
-    /// Whether zdb is to judge what there is after that.
+    /// Whether zdb judges the pool after that.
     judge_again: bool,
 }
 

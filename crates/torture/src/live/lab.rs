@@ -1,4 +1,22 @@
 //! Making and importing pools of disks in memory, and OpenZFS's judgement of them.
+//!
+//! # Idea
+//!
+//! A [`Lab`] stands in the place of the system's devices: engines find, open and create pools on its disks by their names. In order
+//! (the default) an engine does everything in the calling threads, its clock stands still, and its random numbers follow from the
+//! transaction group that it begins with: a seed leads to the same history each time.
+//!
+//! # Judgement
+//!
+//! | function | question | judge |
+//! |---|---|---|
+//! | `judge` | leaks, double allocations, checksums; metaslabs and log space maps are what this program reads | OpenZFS's `zdb` |
+//! | `judge_newer` | the same of pools that only a newer OpenZFS knows | a newer `zdb`, if there is one |
+//! | `account` | each block is counted once, and all that is allocated is found | this program |
+//! | `hand_over` | OpenZFS imports the pool for writing, syncs and exports it | OpenZFS's engine with assertions |
+//!
+//! OpenZFS 2.1 does not write to a pool with cloned blocks, and its `zdb` sees no leaks there. `account_for_clones` checks those.
+//! Images of a pool that fails are kept, and the error says where.
 
 use super::disk::{Disk, Image, Journal};
 use super::driver::time;

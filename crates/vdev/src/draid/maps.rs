@@ -1,5 +1,6 @@
-//! The permutation maps of dRAID, by number of children (`draid_maps`): for each the seed that its map grows from, and the
-//! sum of the map as words of 32 bits (the first word of its fletcher-4 checksum). Both belong to the format.
+//! The permutation maps of dRAID, by number of children (`draid_maps`, `vdev_draid_lookup_map`): for each the seed that its
+//! map grows from, and the sum of the map as words of 32 bits (the first word of its fletcher-4 checksum). Both belong to the
+//! format.
 //!
 //! Children from 2 on, in order. Maps of fewer than [`MANY`] children have [`FEW_ROWS`] rows, others
 //! [`MANY_ROWS`].

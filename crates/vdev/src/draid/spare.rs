@@ -4,15 +4,15 @@
 //! for it. To the vdev above it is a leaf like others. Its device passes requests on to the child that has the place, to all
 //! leaves of that which take writes. Another spare may stand in for that child: then the place is that one's, and so on.
 //!
-//! # Who lacks what
+//! # Which leaf lacks what
 //!
-//! A leaf that takes no writes lacks what it was to be written with, whether as itself or for a spare whose place it has: that goes into
+//! A leaf that takes no writes lacks what should have been written to it, whether as itself or for a spare whose place it has: that goes into
 //! the *leaf's* dirty time log, not into the spare's ([`crate::write`]). So what a spare has at a place is what its own log and those of
 //! the leaves there say together ([`Vdev::trust_at`]), and a leaf that comes back, or takes another one's place, is given by a scan
 //! what belongs into the spares' places on it besides its own ([`mirror::reach`]). It is the same in OpenZFS, so that either of the two
 //! knows what the other one has left behind.
 //!
-//! - It has no labels on disk: the first two and the last two are kept in memory, and the pool commits to none of them.
+//! - It has no labels on disk: the first two and the last two are kept in memory, and the pool does not commit to them.
 //! - A write fails if any leaf that takes writes fails it: then the spare has missed it, whatever the other leaf has.
 //! - Leaves go out of use at any time, and come back while nothing is written. So it is asked once more which of them take no writes
 //!   when a write has ended: those that went out meanwhile lack it, too.
@@ -324,7 +324,7 @@ fn write_child(parts: &[Part]) -> Vec<io::Result<()>> {
     // Whether a leaf has it that stays.
     let mut stays = vec![false; parts.len()];
     let mut failed = vec![false; parts.len()];
-    // Counted before they are looked at: who detaches one marks it as leaving before the count is looked at.
+    // Counted before they are looked at: a thread that detaches one marks it as leaving before the count is looked at.
     let _under_way: Vec<_> = leaves.iter().map(|leaf| leaf.vacant.begin()).collect();
     for leaf in &leaves {
         let takes = |i: &usize| leaf.writable_at(parts[*i].offset);

@@ -28,7 +28,7 @@ use crate::device::WriteReq;
 use crate::growing::{Growing, GrowingFigures, LiveRanges};
 use crate::queue::Priority;
 
-/// For so long after a request has failed the store counts as away, whatever it answers: who was told of the failure finds it
+/// For so long after a request has failed the store counts as away, whatever it answers: a caller that was told of the failure finds it
 /// out of use then.
 const SILENCE: Duration = Duration::from_secs(2);
 /// How long a store that was away may take to say that it is back.
@@ -138,7 +138,7 @@ struct Stored {
     seen: Option<(u64, Vec<u8>)>,
 }
 
-/// How requests are tried while a device is looked at: somebody waits who can do something about what is wrong.
+/// How requests are tried while a device is looked at: a user waits, and can mend what is wrong.
 fn for_a_look(tunables: &Tunables) -> Tunables {
     let (budget, deadline) = (tunables.budget.min(LOOK), tunables.deadline.min(LOOK / 2));
     Tunables { budget, deadline, await_credentials: false, ..tunables.clone() }

@@ -14,7 +14,7 @@
 //! anyway, since the next import deletes what no root names. So nothing may count on such a flush but the end of a group: no log block and
 //! no block that is written ahead of its group goes to such a device (`store::alloc`).
 //!
-//! # Who has the space
+//! # Which host has the space
 //!
 //! A device that is opened for writing takes the space over when it is told to ([`Growing::take_over`](crate::Growing::take_over)), or with the first
 //! labels that it stores, and not before: to look at a pool disturbs no one. From then on every other host is refused. If another host has written a

@@ -2,9 +2,9 @@
 //!
 //! # A directory
 //!
-//! It is opened once, and every request goes through its descriptor (`/proc/self/fd/N`): what is mounted over it, or takes its name, gets none of
-//! the pool's objects, and a file system that is in use cannot be unmounted. Whether the path still leads to it is asked before each root
-//! ([`Place::is_there`]). Who writes has a lock (`flock`) on it, so that two processes of one host do not, and one device has one name,
+//! It is opened once, and every request goes through its descriptor (`/proc/self/fd/N`): what is mounted over it, or takes its name, gets no object of
+//! the pool, and a file system that is in use cannot be unmounted. Whether the path still leads to it is asked before each root
+//! ([`Place::is_there`]). A process that writes has a lock (`flock`) on it, so that two processes of one host do not write, and one device has one name,
 //! however the path is spelled ([`name_of`]).
 
 use std::collections::HashMap;

@@ -111,7 +111,7 @@ fn mul_add(dst: &mut [u8], src: &[u8], c: u8) {
 }
 
 /// Parity `k` (0 for P, 1 for Q, 2 for R) of the data columns, into `parity`, which has the length of
-/// the longest of them.
+/// the longest of them (`vdev_raidz_generate_parity_row`).
 pub(crate) fn parity_of<'a>(
     k: usize,
     columns: impl IntoIterator<Item = &'a [u8]>,
@@ -127,9 +127,9 @@ pub(crate) fn parity_of<'a>(
     }
 }
 
-/// Recovers the data columns (`vdev_raidz_reconstruct`) `lost` (ascending, at most three, as many as `parities`) of
-/// `columns` from parities `(k, bytes)`. The lost columns' buffers have their final length.
-/// Their contents are overwritten; `None` if the parities are fewer or cannot tell them apart.
+/// Recovers the data columns (`vdev_raidz_reconstruct`, `vdev_raidz_math_reconstruct`) `lost` (ascending, at most three, as
+/// many as `parities`) of `columns` from parities `(k, bytes)`. The lost columns' buffers have their final length. Their
+/// contents are overwritten; `None` if the parities are fewer or cannot tell them apart.
 pub(crate) fn reconstruct(
     columns: &mut [&mut [u8]],
     lost: &[usize],
@@ -170,7 +170,7 @@ pub(crate) fn reconstruct(
     Some(())
 }
 
-/// Inverts the upper left `m` by `m` part of a matrix, by Gauss-Jordan elimination.
+/// Inverts the upper left `m` by `m` part of a matrix, by Gauss-Jordan elimination (`vdev_raidz_matrix_invert`).
 fn invert(
     mut a: [[u8; MAX_PARITY]; MAX_PARITY],
     m: usize,

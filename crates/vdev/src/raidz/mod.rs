@@ -56,7 +56,7 @@ const MAX_ATTEMPTS: u64 = 10_000;
 /// Beyond [`MIN_ATTEMPTS`], combinations are tried only up to so many bytes of results.
 const ATTEMPT_BYTES: u64 = 16 << 30;
 
-/// One column of a block and what is known of it.
+/// One column of a block and what is known of it (`raidz_col_t`).
 struct Column {
     extent: ColumnExtent,
     child: Arc<Vdev>,
@@ -385,7 +385,7 @@ impl<'a> Read<'a> {
         Some(parts)
     }
 
-    /// Puts the data of a stripe into `into`, column by column.
+    /// Puts the data of a stripe into `into`, column by column (`vdev_raidz_reconstruct_row`).
     fn decode_stripe(
         &self,
         stripe: &Range<usize>,
@@ -514,7 +514,7 @@ impl<'a> Read<'a> {
         None
     }
 
-    /// Reports the columns that differ from what verified, or could not be read.
+    /// Reports the columns that differ from what verified, or could not be read (`raidz_parity_verify`).
     fn verified(&self, block: Abd, faults: &mut Vec<Fault>) -> Abd {
         let is_parity =
             |c: usize| self.stripes.iter().any(|s| s.contains(&c) && c - s.start < self.nparity);

@@ -63,10 +63,10 @@ fn scratch_size(ashift: u32) -> u64 {
 /// What uberblocks say of sectors of a vdev that move.
 #[derive(Default)]
 pub(crate) struct Told {
-    /// The transaction group whose uberblock, and each later one, says what memory says. A device that has none of them may lead
+    /// The transaction group whose uberblock, and each later one, says what memory says. A device without such an uberblock may lead
     /// to where sectors were before.
     since: u64,
-    /// What uberblocks from this group on say that memory does not say yet, as some device may have none of them.
+    /// What uberblocks from this group on say that memory does not say yet, as some device may lack such an uberblock.
     ahead: Option<(Progress, u64)>,
 }
 
@@ -129,7 +129,7 @@ impl Vdev {
         leaves.iter().for_each(|leaf| leaf.moving.store(moving, SeqCst));
     }
 
-    /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices have to be there, and to lack nothing.
+    /// Why the sectors of a RAID-Z vdev cannot move at present, if so: all its devices must be there, and lack nothing.
     pub fn reflow_waits(&self) -> Option<String> {
         let why = |child: &Arc<Vdev>| {
             let name = name(child);
@@ -314,7 +314,7 @@ impl VdevTree {
     /// copied, have it.
     ///
     /// # Errors
-    /// It is to be copied anew, for this reason.
+    /// It must be copied anew, for this reason.
     pub fn reflow_holds(&self, top: &Arc<Vdev>, moved: &Moved) -> Result<(), VdevError> {
         if let Some(why) = top.reflow_waits() {
             return failed(top, why);

@@ -47,7 +47,7 @@ pub const SCRATCH_LEFT: u64 = 4;
 /// What an offset on a leaf has that is in its boot area: so many bytes before the allocatable space, as a negative number.
 pub(crate) const SCRATCH: u64 = 0u64.wrapping_sub(BOOT_AREA);
 
-/// How far the sectors of a vdev have moved.
+/// How far the sectors of a vdev have moved (`vdev_raidz_expand_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reflow {
     /// Rows that end before this byte of the vdev have moved, and the pool that is on disk knows (`RRSS_GET_OFFSET`).
@@ -136,7 +136,7 @@ impl Widths {
     }
 }
 
-/// A stripe of a block on RAID-Z.
+/// A stripe of a block on RAID-Z (`raidz_row_t`).
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     /// Parity first, then data in order.

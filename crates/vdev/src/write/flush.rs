@@ -22,7 +22,7 @@ impl VdevTree {
     }
 }
 
-/// A flush of one device.
+/// A flush of one device (`zio_flush`).
 pub(super) struct Flush {
     pub(super) leaf: Arc<Vdev>,
     /// The write that the leaf had got to: see [`Written::dirty`].

@@ -35,7 +35,7 @@
 //!   a flush of the whole top-level vdev that began after they were made.
 //! - Flushes of a top-level vdev run one at a time.
 //! - Before a leaf of a suspended pool gets another device its top-level vdev counts as having lost data. So a flush that
-//!   finds nothing to be flushed there, or ends on the device before, drops nothing that is to be written again.
+//!   finds nothing to be flushed there, or ends on the device before, drops nothing that must be written again.
 //!
 //! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
 //! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.

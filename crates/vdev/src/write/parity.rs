@@ -132,7 +132,7 @@ fn whole_sectors(data: &Abd, sector: usize) -> Abd {
     }
 }
 
-/// Computes the parity of all blocks that have any.
+/// Computes the parity of all blocks that have any (`vdev_raidz_generate_parity_row`).
 pub(super) fn generate(pool: &IoPool, blocks: Vec<&mut Columns>) {
     let mut blocks: Vec<&mut Columns> = blocks.into_iter().filter(|b| b.needs_parity()).collect();
     // How many processors there are is asked of the system each time, which takes long.

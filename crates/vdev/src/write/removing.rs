@@ -133,7 +133,7 @@ impl VdevTree {
     }
 
     /// The vdev that was being removed has left: what it held is where it was copied to. Repairs of `leaves`, which were its own, fail: they
-    /// were found by a tree of before, and would mend what nobody reads any more.
+    /// were found by a tree of before, and would mend what is not read any more.
     pub fn end_removing(&self, leaves: &[Arc<Vdev>]) {
         let mut state = self.writer.removing.0.lock();
         state.forget_notes();

@@ -133,7 +133,7 @@ fn go_of(schedule: &Schedule, which: usize) -> *const AtomicU32 {
     }
 }
 
-/// Who is next: `None` if that is the present thread.
+/// The thread that is next: `None` if it is the present one.
 fn next(me: usize) -> Option<*const AtomicU32> {
     let picked = with(|s| match s.pick() {
         Ok(next) => {
@@ -313,7 +313,7 @@ extern "C" fn epoll_wait(
     }
 }
 
-/// Those who wait for descriptors look at them again. What wakes them writes eight bytes.
+/// Threads that wait for descriptors look at them again. What wakes them writes eight bytes.
 #[unsafe(no_mangle)]
 extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) -> isize {
     let written = real!(c"write", fn(c_int, *const c_void, usize) -> isize, file, bytes, len);

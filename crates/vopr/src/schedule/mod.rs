@@ -21,7 +21,7 @@
 //! # Time
 //!
 //! Time stands still but for a microsecond at each hand-over, and for what threads wait: when all of them wait, it
-//! jumps to the first moment at which one goes on. A group of five seconds takes none.
+//! jumps to the first moment at which one goes on. A group of five seconds takes no time.
 //!
 //! # Addresses
 //!
@@ -31,7 +31,7 @@
 //!
 //! # What it finds besides what the engine says
 //!
-//! All threads wait and none has a time at which it goes on: that is a deadlock. The threads hand the baton around
+//! All threads wait and no thread has a time at which it goes on: that is a deadlock. The threads hand the baton around
 //! without end: that is a livelock ([`MOST`]). Both end the process, with a list of the threads.
 //!
 //! # What it does not do
@@ -129,7 +129,7 @@ struct Schedule {
     /// Nanoseconds since the beginning.
     now: u64,
     picks: Chance,
-    /// Random numbers for those who ask the system.
+    /// Random numbers for code that asks the system.
     numbers: Chance,
     /// A thread that could go on hands the baton over one time in so many.
     stays: u64,
@@ -202,7 +202,7 @@ impl Schedule {
         }
     }
 
-    /// Chooses who has the baton next.
+    /// Chooses the thread that has the baton next.
     fn pick(&mut self) -> Result<usize, Stuck> {
         self.switches += 1;
         self.now += TICK;
@@ -271,7 +271,7 @@ impl Schedule {
         }
     }
 
-    /// What a clock says. Who asks again and again sees time pass.
+    /// What a clock says. A thread that asks again and again sees time pass.
     fn time(&mut self, since_1970: bool) -> (u64, u64) {
         self.now += 20;
         if self.traces {

@@ -1,4 +1,8 @@
 //! Changes of datasets: which can be made, and how they are made.
+//!
+//! `any_change` draws a change: the model says which can be made, and what it becomes by it. `make` has the engine make it, and then the
+//! model is the one after. As long as the change is `in_flight` a crash may leave the state before or the state after. Heads
+//! that a change is about (`touched`) have all that was written to them on disk then, and new ones are opened.
 
 use super::{Done, MOST, Sim, tell};
 use crate::model::{Change, POOL};

@@ -312,7 +312,7 @@ impl Sim {
         tell(format_args!("the store is away"));
         store.leave();
         let theirs = engine.clone();
-        // Who asks for a group is told that it is not written.
+        // A thread that asks for a group is told that it is not written.
         let asking = std::thread::Builder::new().name("grouper".into());
         let asking = asking.spawn(move || drop(theirs.sync()))?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120_000)));

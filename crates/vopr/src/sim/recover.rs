@@ -152,7 +152,7 @@ impl Sim {
         })
     }
 
-    /// What a dataset holds, as seen by those who use it.
+    /// What a dataset holds, as its users see it.
     fn look(&self, name: &str, data: &Data) -> Done<(Tree, Option<Vec<u8>>)> {
         match data {
             Data::Files(_) => {

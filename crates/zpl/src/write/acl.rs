@@ -41,7 +41,7 @@ const OWNER: u16 = 0x1000;
 const GROUP: u16 = 0x2000 | 0x40;
 const EVERYONE: u16 = 0x4000;
 
-/// The list that says the same as `mode`: number of entries, and the entries.
+/// The list that says the same as `mode` (`acl_trivial_access_masks`): number of entries, and the entries.
 pub(super) fn trivial(mode: u64) -> (u64, Vec<u8>) {
     let write = if mode & S_IFMT == S_IFDIR { WRITE_DATA | DELETE_CHILD } else { WRITE_DATA };
     // Permissions of three bits of the mode.

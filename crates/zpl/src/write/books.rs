@@ -2,7 +2,7 @@
 //!
 //! A change gives and takes entries of directories in one place, and counts them in others: in the size and the links of
 //! the directory, and in the links of the node. Each place enters here what it does. When the change is made both
-//! sides agree for every node, or the file system would be left with counts that are not those of its entries.
+//! sides agree for every node, or the file system would be left with counts that are not the numbers of its entries.
 //!
 //! Only what the change itself does is entered, never a count that was read: on a disk counts may be wrong. What is freed
 //! is struck off.

@@ -1,4 +1,4 @@
-//! Copying ranges of files, by cloning where that can be (`zfs_clone_range`).
+//! Copying ranges of files, by cloning where that can be (`zfs_clone_range`, `zfs_log_clone_range`).
 //!
 //! # Idea
 //!
@@ -287,7 +287,7 @@ impl FileSystem {
             && self.has_key_of(source)
     }
 
-    /// Whether blocks of one mean the same in the other: none of the two is encrypted, or both are with one key
+    /// Whether blocks of one mean the same in the other: neither is encrypted, or both are with one key
     /// (`dmu_objset_crypto_key_equal`), as snapshots and clones are. Plain blocks would lie unprotected among encrypted ones.
     fn has_key_of(&self, source: &FileSystem) -> bool {
         let key = |fs: &FileSystem| fs.source.base().store().keys().of(fs.source.id());

@@ -1,4 +1,4 @@
-//! Contents of files (`zfs_write`, `zfs_freesp`).
+//! Contents of files (`zfs_write`, `zfs_freesp`, `zfs_log_truncate`).
 //!
 //! A file has one block until it is longer than `recordsize`; this block is as large as the file
 //! (in sectors) and grows with it. From the second block on the size of blocks, a power of two, is

@@ -5,7 +5,7 @@
 //! Every operation is one transaction on the live object set, or one for every 16 MiB of data, or for
 //! every chunk of what is freed. An operation checks what can be wrong and changes objects in memory,
 //! under the object set's lock. If anything fails on the way, the object set takes all of it back; if a
-//! block has to be read from a device, the operation begins again once that block is there
+//! block must be read from a device, the operation begins again once that block is there
 //! ([`cenote_dmu::live`]). So operations are written as if nothing could fail, and change nothing but
 //! the object set. What is kept beside it (`After`) follows when the change is made.
 //!

@@ -77,7 +77,7 @@ pub(super) fn shrinkable_dir(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
     Ok(node)
 }
 
-/// Looks a name up (`zfs_dirent_lock`). `exact_case`: where case does not count, it does this time.
+/// Looks a name up (`zfs_dirent_lock`, `zfs_match_find`). `exact_case`: where case does not count, it does this time.
 pub(super) fn find<'n>(
     cx: &mut Cx<'_>,
     dir: u64,

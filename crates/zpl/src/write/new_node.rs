@@ -1,5 +1,5 @@
 //! Nodes that are made (`zfs_mknode`): the object with its first attributes, and its record in the intent log. Names,
-//! lists and owners are up to those who call ([`create`](super::create)).
+//! lists and owners are up to the caller ([`create`](super::create)).
 
 use super::context::Cx;
 use super::handed_down::First;

@@ -144,7 +144,7 @@ pub(super) fn of_node(cx: &Cx<'_>, node: &NodeMut) -> Result<Vec<Ace>> {
     Ace::decode_stored(&b, count).map_err(Error::decode(node.ino))
 }
 
-/// The entries of a node that make sense; without a list, those of its mode.
+/// The entries of a node that make sense; without a list, the entries of its mode.
 pub(super) fn known_of_node(cx: &Cx<'_>, node: &NodeMut) -> Result<Vec<Ace>> {
     let (Some(count), Some(bytes)) =
         (node.word(cx, ZplAttr::DaclCount), node.bytes(cx, ZplAttr::DaclAces))

@@ -1,4 +1,4 @@
-//! NFSv4 lists that programs set and take away (`zfs_setacl`, `zfs_stripacl`).
+//! NFSv4 lists that programs set and take away (`zfs_setacl`, `zfs_stripacl`, `zfs_setsecattr`).
 //!
 //! The mode follows a list that is set. Without a list of its own a file has that of its mode. Both are logged as OpenZFS logs
 //! lists (`zfs_log_acl`), with the entries as they were set.

@@ -249,8 +249,8 @@ impl NodeMut {
         self.set(cx, attr, &[time.0 as u64, u64::from(time.1)])
     }
 
-    /// Sets the project. It has its place after the link count, where space accounting finds
-    /// it; a node that had no project gets a flag that tells it.
+    /// Sets the project (`sa_add_projid`). It has its place after the link count, where space accounting finds it; a node that
+    /// had no project gets a flag that tells it.
     pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
         let flags = self.flags(cx)? | crate::bits::FLAG_PROJID;
         self.set(cx, ZplAttr::Flags, &[flags])?;

@@ -155,7 +155,7 @@ impl FileSystem {
         Ok(self.let_go(removed, in_use))
     }
 
-    /// Takes a name away from what is no directory (`zfs_remove`). With the last name the node goes, or, if
+    /// Takes a name away from what is no directory (`zfs_remove`, `zfs_log_remove`). With the last name the node goes, or, if
     /// `in_use` says so, becomes an orphan.
     pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
         self.remove(dir, name, false, in_use)
@@ -166,8 +166,8 @@ impl FileSystem {
         self.remove(dir, name, true, in_use)
     }
 
-    /// The last use of a file ended (`zfs_inactive`): frees it if it is an orphan, a large one in the background. Cheap
-    /// if it is not. What `in_use` asks must know of the end before this is called.
+    /// The last use of a file ended (`zfs_inactive`, `zfs_zinactive`): frees it if it is an orphan, a large one in the
+    /// background. Cheap if it is not. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());
@@ -215,7 +215,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`).
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first (`zfs_link`, `zfs_log_link`).
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let cost = Cost { write: super::cost::CREATE, objects: 0, frees: false };
         self.change(cost, |cx| {

@@ -93,8 +93,8 @@ fn settle(cx: &mut Cx<'_>, mut node: NodeMut, dir: &NodeMut) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Renames `name` in `dir` to `new_name` in `new_dir`; returns what was there and lost its name.
-    /// Two names of the same file: nothing is done.
+    /// Renames `name` in `dir` to `new_name` in `new_dir` (`zfs_log_rename`); returns what was there and lost its name. Two
+    /// names of the same file: nothing is done.
     ///
     /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
     /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
@@ -272,8 +272,8 @@ impl FileSystem {
     }
 }
 
-/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing
-/// was moved then. It has no lists of its own.
+/// Puts a whiteout, a character device 0:0, where a name was that was moved away (`zfs_log_rename_whiteout`); `None` if it is
+/// still there: nothing was moved then. It has no lists of its own.
 fn whiteout(
     cx: &mut Cx<'_>,
     dir: u64,
@@ -297,7 +297,7 @@ fn whiteout(
     Ok(Some(new))
 }
 
-/// Lets two nodes change places.
+/// Lets two nodes change places (`zfs_log_rename_exchange`).
 fn exchange(
     cx: &mut Cx<'_>,
     source: &End<'_>,

@@ -4,7 +4,7 @@
 //! truncated nor removed in one go (`dmu_free_long_range`). It is freed from its end:
 //!
 //! - A file that is truncated gets shorter with each chunk, so that after a crash in between it is as
-//!   it was, only shorter, and never longer than it was to be.
+//!   it was, only shorter, and never longer than the wanted size.
 //! - A hole that is punched grows from its end.
 //! - A file without a name is in the unlinked set until its last chunk is freed. The *unlinked drain*
 //!   (`zfs_unlinked_drain`), a thread that is there while it is needed, does it in the background;

@@ -45,7 +45,7 @@ impl Volume {
         Ok(size)
     }
 
-    /// Makes a change of a range, which has to be in the volume.
+    /// Makes a change of a range, which must be in the volume.
     fn change_within(
         &self,
         cost: Cost,
@@ -95,7 +95,7 @@ impl Volume {
     }
 
     /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), chunk by chunk from its
-    /// end (`zvol_discard`). Errors: [`Error::Invalid`] past the end.
+    /// end (`zvol_discard`, `zvol_log_truncate`). Errors: [`Error::Invalid`] past the end.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let Some(mut end) = offset.checked_add(len) else { return past_end(offset, len) };
         loop {

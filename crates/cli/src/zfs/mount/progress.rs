@@ -20,7 +20,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// None of `total` is done.
+    /// Nothing of `total` is done.
     pub fn of(total: usize, begin: Instant) -> Progress {
         Progress { done: 0, total, begin, shown: None }
     }

@@ -1,4 +1,4 @@
-//! `zfs receive`: streams on standard input become snapshots.
+//! `zfs receive` (`zfs_do_receive`): streams on standard input become snapshots.
 
 mod told;
 

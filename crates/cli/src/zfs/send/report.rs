@@ -1,4 +1,9 @@
 //! What `zfs send -v` and `-P` say: estimates before a stream, and how far it is while it is written.
+//!
+//! `Reports` is the host of the library while streams are sent. Estimates come as events, and are lines: for people, or with `-P` for
+//! programs. While a stream is written a thread tells once a second how many bytes have gone out; on a terminal it draws one line again
+//! and again, with rate and time left. With `-V` it names itself after how far it is. The thread ends with its stream: all lines about a
+//! stream come before the lines about the next one.
 
 use super::Flags;
 use crate::progress::Drawn;

@@ -1,4 +1,4 @@
-//! `zpool get PROPERTY POOL VDEV...`: properties of vdevs (`get_callback_vdev`).
+//! `zpool get PROPERTY POOL VDEV...`: properties of vdevs (`get_callback_vdev`, `zpool_get_all_vdev_props`).
 //!
 //! Names after the pool's name are vdevs, or `root`, or `all-vdevs` (`vdev_expand_proplist`). The values are those
 //! of [`VdevProps`] and [`AuxProps`]; here they are chosen, put into columns or into JSON. All vdevs come with the root first, then

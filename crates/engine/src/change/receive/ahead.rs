@@ -1,4 +1,4 @@
-//! Records that are read ahead of the thread that applies them (`receive_read_record`, `receive_writer_thread`).
+//! Records that are read ahead of the thread that applies them (`receive_read_record`, `receive_writer_thread`, `bqueue_t`).
 //!
 //! ```text
 //! input ── reader: head, payload, checksum ── queue of at most QUEUE bytes ──> the caller applies

@@ -103,8 +103,8 @@ macro_rules! refuse {
 }
 
 impl Changes {
-    /// Begins to receive: makes the dataset that the stream goes into, or finds the one that an interrupted receive
-    /// left. `list` is what follows the stream's head.
+    /// Begins to receive (`zfs_ioc_recv_new`): makes the dataset that the stream goes into, or finds the one that an
+    /// interrupted receive left. `list` is what follows the stream's head.
     ///
     /// # Errors
     /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.

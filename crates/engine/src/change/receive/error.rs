@@ -1,4 +1,9 @@
 //! Why a stream was not received.
+//!
+//! The texts are OpenZFS's where it has one, as users and scripts know them. Many reasons are refusals that the sync task of a receive makes
+//! (`dmu_recv_begin_check`); the number of OpenZFS's error stands with each. Others are about the bytes: the input ends early
+//! (`Truncated`), they are not what was sent (`Checksum`), a record makes no sense (`Stream`). Errors of the floors below become one of
+//! these: bytes that cannot be decoded are the stream's fault, a pool that cannot be read or written is not.
 
 use crate::EngineError;
 use crate::change::ChangeError;

@@ -99,7 +99,7 @@ struct Target {
     root: Option<u64>,
 }
 
-/// A receive that has begun.
+/// A receive that has begun (`dmu_recv_cookie_t`).
 pub struct Receiving {
     engine: Arc<Engine>,
     permit: Permit,
@@ -190,7 +190,8 @@ impl Receiving {
 }
 
 impl Changes {
-    /// Makes what has come the snapshot, and what is there the dataset. What was there may not be open.
+    /// Makes what has come the snapshot, and what is there the dataset (`dmu_recv_end`, `dmu_recv_new_end`). What was there
+    /// may not be open.
     ///
     /// # Errors
     /// What was there is in use, or there is no room for it. The dataset that was received into is gone then, unless it
@@ -241,7 +242,7 @@ impl Changes {
         }
     }
 
-    /// Destroys the dataset that was to be received into.
+    /// Destroys the dataset that should have been received into.
     fn give_up(&self, permit: Permit, target: Target) -> Result<()> {
         let done = self.receive_task(permit, (SpaceCheck::Nothing, 0), move |context| {
             context.retire(target.ds_obj)?;

@@ -2,7 +2,7 @@
 //!
 //! There are three lists: received values, properties that the receiver leaves out (`-x`), and values that it sets
 //! (`-o`). One sync task applies them in this order. Received values of a dataset replace all that it received
-//! before (`dsl_prop_set_hasrecvd`); those of a snapshot are added.
+//! before (`dsl_prop_set_hasrecvd`); received values of a snapshot are added.
 //!
 //! A property that is refused, for want of a permission, a feature or a right value, comes back in a list of
 //! [`Failed`] and does not keep the others from being set. Properties that are part of the contents are not taken

@@ -1,4 +1,4 @@
-//! lzjb: matches are found through a table of the last place where a hash of three bytes was seen.
+//! lzjb (`zfs_lzjb_compress`): matches are found through a table of the last place where a hash of three bytes was seen.
 
 const MATCH_MIN: usize = 3;
 const MATCH_MAX: usize = 66;

@@ -94,7 +94,7 @@ fn packed(limit: usize, pack: impl FnOnce(&mut [u8]) -> Option<usize>) -> Option
     })
 }
 
-/// Length (4 bytes, big-endian) and an lz4 block.
+/// Length (4 bytes, big-endian) and an lz4 block (`zfs_lz4_compress`).
 fn lz4(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (head, body) = dst.split_at_mut_checked(4)?;
     if src.is_empty() || body.is_empty() {

@@ -1,4 +1,4 @@
-//! zle: runs of zeros are counted, all else is copied.
+//! zle (`zfs_zle_compress`): runs of zeros are counted, all else is copied.
 
 /// Longest run of literal bytes, and the code after the last of theirs.
 const LITERALS: usize = 64;

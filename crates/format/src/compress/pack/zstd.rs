@@ -1,4 +1,4 @@
-//! zstd with OpenZFS's header, see [`ZstdHeader`](super::super::ZstdHeader).
+//! zstd with OpenZFS's header, see [`ZstdHeader`](super::super::ZstdHeader) (`zfs_zstd_compress`).
 //!
 //! High levels are slow, and slowest on data that does not compress. So a large block is first
 //! tried with lz4; if that saves too little, with zstd's level 1; and only if one of them succeeds

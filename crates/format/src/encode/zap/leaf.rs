@@ -285,7 +285,7 @@ impl<'a> LeafMut<'a> {
         Ok(out)
     }
 
-    /// The entry with exactly this key.
+    /// The entry with exactly this key (`zap_leaf_lookup`).
     pub fn find(&self, hash: u64, key: &Key<'_>) -> Result<Option<EntryAt>> {
         let (bytes, count) = (key.bytes(), key.count());
         self.find_entry(hash, |leaf, e| {
@@ -332,8 +332,8 @@ impl<'a> LeafMut<'a> {
         Ok(taken.iter().zip(0u32..).take_while(|(cd, n)| *cd == n).count() as u32)
     }
 
-    /// Adds an entry, whose key must not be there yet. `hash` is the key's, as the ZAP hashes it.
-    /// `cd` is for entries that come from a micro ZAP and keep theirs. Returns the differentiator.
+    /// Adds an entry, whose key must not be there yet (`zap_entry_create`). `hash` is the key's, as the ZAP hashes it. `cd` is
+    /// for entries that come from a micro ZAP and keep theirs. Returns the differentiator.
     ///
     /// Errors: [`EncodeError::Full`] if there are not enough free chunks: the leaf must be split.
     /// [`EncodeError::Unrepresentable`] if the entry is larger than an empty leaf, or the hash does
@@ -445,7 +445,7 @@ impl<'a> LeafMut<'a> {
         self.put_u16(link, head)
     }
 
-    /// Takes the first free chunk and makes it an empty one of type `kind`.
+    /// Takes the first free chunk and makes it an empty one of type `kind` (`zap_leaf_chunk_alloc`).
     fn alloc(&mut self, kind: u8) -> Result<u16> {
         let chunk = self.u16(FREE_LIST)?;
         let at = self.typed(chunk, CHUNK_FREE)?;
@@ -458,7 +458,7 @@ impl<'a> LeafMut<'a> {
         Ok(chunk)
     }
 
-    /// Writes `bytes` into new array chunks; returns the first of them.
+    /// Writes `bytes` into new array chunks (`zap_leaf_array_create`); returns the first of them.
     fn create_array(&mut self, bytes: &[u8]) -> Result<u16> {
         let mut first = CHAIN_END;
         let mut link = None;
@@ -534,7 +534,7 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Moves an entry that no chain leads to.
+    /// Moves an entry that no chain leads to (`zap_leaf_transfer_entry`).
     fn transfer(&mut self, chunk: u16, entry: &Fields, new: &mut LeafMut<'_>) -> Result<()> {
         let there = new.alloc(CHUNK_ENTRY)?;
         let name_chunk = self.copy_array(entry.name_chunk, new)?;

@@ -72,7 +72,7 @@ impl Allocator {
         held.is_some_and(|held| held <= txg)
     }
 
-    /// Bytes that were freed by txgs that are on disk, and are deferred.
+    /// Bytes that were freed by txgs that are on disk, and are deferred (`metaslab_class_get_deferred`).
     pub fn deferred(&self) -> u64 {
         self.layout().all_groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
     }

@@ -1,4 +1,4 @@
-//! Applying records in order, writes that follow one another as one change.
+//! Applying records in order, writes that follow one another as one change (`zil_replay_log_record`).
 //!
 //! A run of `TX_WRITE` records, of whatever objects, is one change that notes the last of them: each object's
 //! attributes are stored once. If it fails nothing of it is done, and its records are applied one by one.
