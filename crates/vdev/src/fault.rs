@@ -176,6 +176,11 @@ impl Fault {
         self.right.as_ref().map_or(0, Abd::len)
     }
 
+    /// Whether it may have been another leaf that gave the wrong bytes: not all that may have them were read.
+    pub fn is_blameless(&self) -> bool {
+        self.blameless
+    }
+
     /// Counts a checksum error, if the bytes were read and wrong.
     pub fn charge(&self) {
         if self.uncounted {
