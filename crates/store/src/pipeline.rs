@@ -20,7 +20,7 @@ mod crypt;
 mod planted;
 mod unpack;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ use crate::injection::DataHandler;
 use crate::keyless;
 use crate::keys::{Keys, LoadedKey};
 use crate::l2arc::L2arc;
-use crate::notes::Unreadable;
+use crate::notes::{Places, Unreadable};
 use crate::persistent;
 use crate::prefetch::{AheadShare, Prefetcher};
 use crate::primary::{Caching, Policies};
@@ -101,8 +101,8 @@ pub struct Store {
     /// Bytes that readers have asked for far ahead.
     far_ahead: Arc<AtomicU64>,
     errors: ErrorLists,
-    /// Blocks of which wrong bytes were read, by pointers that nothing vouched for.
-    pub(crate) wrong: Mutex<BTreeSet<Bookmark>>,
+    /// Blocks of which wrong bytes were read, by pointers that nothing vouched for, and where these are.
+    pub(crate) wrong: Mutex<BTreeMap<Bookmark, Places>>,
     /// The last group on disk, of a pool that is written to; 0: it is not.
     pub(crate) on_disk: AtomicU64,
     write_behind: Arc<WriteBehind>,

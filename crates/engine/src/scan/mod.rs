@@ -386,7 +386,8 @@ impl Shared {
         // A resilver goes on without a device that stays away: other vdevs may need what it gives them.
         let gave_up = |since: Time| func == ScanFunc::Resilver && clock.since(since) >= most;
         let patient = pace.silent < MOST_SILENT && !pace.away.is_some_and(gave_up);
-        let what = (func, blocks, &*keys);
+        let met = notes.wrong();
+        let what = (func, blocks, &*keys, &met);
         let mut done = match issue::issue(self, what, &reading, (patient, &ends), &progress) {
             Issued::All(done) if reading.is_safe() && !ends() => done,
             issued => {
@@ -409,6 +410,7 @@ impl Shared {
         // Another block may be in the place of one that was followed by its pointer alone.
         let settled = |(at, bp): (&Bookmark, &BlockPointer)| self.disk.store.stays_doubted(bp, *at);
         let hides = hides || !notes.doubted().iter().all(settled);
+        notes.leave(&done.met);
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
