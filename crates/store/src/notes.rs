@@ -259,7 +259,7 @@ impl Store {
             Some(Mode::Attempt(notes)) => {
                 notes.faults.append(&mut new.faults);
                 notes.unreadable.append(&mut new.unreadable);
-                notes.doubted.append(&mut new.doubted);
+                notes.doubted.extend(std::mem::take(&mut new.doubted));
                 None
             }
             Some(Mode::Vouched) => Some(true),
