@@ -12,6 +12,7 @@ use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::ScanPhys;
+use cenote_vdev::VdevState;
 use cenote_zpl::{FileSystem, Settings};
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{device, leaf, replace};
@@ -238,6 +239,38 @@ fn what_is_mended_beside_what_was_read_is_counted() {
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
+}
+
+/// A device that is taken away fails all that it is asked for, and has not had too many errors. One that stays, and fails as much, has.
+#[test]
+fn a_device_that_is_taken_away_has_not_failed() {
+    let _turn = Turn::take();
+    for is_gone in [true, false] {
+        let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+        let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+        fill(&open(&engine), 0..FILES, LEN);
+        engine.sync().unwrap();
+        engine.act_on_errors();
+        let (b, away) = (devices.device(&rig, "b"), rig.file("away"));
+        if is_gone {
+            std::fs::rename(rig.file("b"), &away).unwrap();
+        }
+        b.fail(START..u64::MAX);
+        engine.scrub().unwrap();
+        let guid = leaf(&rig, &engine, "b");
+        let b_now = || engine.pool().store().vdevs().find(guid).unwrap();
+        until(&engine, "it is in use", || b_now().state() != VdevState::Healthy);
+        until(&engine, "a scan goes on", || !engine.is_scanning());
+        // A thread acts by what was found.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(b_now().state() == VdevState::Faulted, !is_gone);
+        if is_gone {
+            std::fs::rename(&away, rig.file("b")).unwrap();
+        }
+        engine.export(false).unwrap();
+        drop((engine, b, devices));
+        rig.judge_blocks();
+    }
 }
 
 /// The vdevs that the config has, such as `mirror(spare(a s) b)`.
