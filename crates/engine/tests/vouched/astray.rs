@@ -5,6 +5,8 @@ use super::doubted::{RECORD, Spoilt, changed, fill_small, forged, is_over, on_de
 use super::*;
 use rig::joining::replace;
 
+type Blocks = Vec<(BlockPointer, Bookmark)>;
+
 /// Bytes of a dnode, and of what leads from it to other blocks.
 const DNODE: usize = 512;
 const DNODE_HEAD: usize = 320;
@@ -32,9 +34,7 @@ fn without_object(bp: &BlockPointer, right: &[u8]) -> Option<(usize, Vec<u8>)> {
 }
 
 /// A pool in which blocks of dnodes on `a` leave files out; those files' blocks.
-fn led_astray(
-    devices: &Faulty,
-) -> (Rig, Arc<Engine>, Vec<BlockPointer>, Vec<(BlockPointer, Bookmark)>) {
+fn led_astray(devices: &Faulty) -> (Rig, Arc<Engine>, Vec<BlockPointer>, Blocks) {
     let rig = Rig::new(SIZE);
     let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), devices);
     fill_small(&engine);
