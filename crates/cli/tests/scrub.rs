@@ -52,6 +52,54 @@ fn a_scrub_from_its_start_to_its_end() {
     cenote_testpools::judge(s.dir.path(), "tank");
 }
 
+/// `-a` is all pools that are imported, and each of them is told by itself.
+#[test]
+fn all_pools_are_scrubbed() {
+    let s = Session::mirror();
+    let c = s.path("c");
+    File::create(&c).unwrap().set_len(128 << 20).unwrap();
+    s.run(&format!("zpool create -O mountpoint=none other {}", c.display())).ok();
+    let both = |what: &str| {
+        for pool in ["tank", "other"] {
+            let text = s.run(&format!("zpool status {pool}")).ok();
+            assert!(text.contains(what), "{pool}: {text}");
+        }
+    };
+    let scrubs = |pool: &str| {
+        let history = s.run(&format!("zpool history -i {pool}")).ok();
+        history.matches("scan setup func=1 ").count()
+    };
+    s.run("zpool scrub -aw").ok();
+    both("  scan: scrub repaired 0B in ");
+    s.run("zpool scrub -a").ok();
+    ["tank", "other"]
+        .iter()
+        .for_each(|pool| drop(s.run(&format!("zpool wait -t scrub {pool}")).ok()));
+    both("  scan: scrub repaired 0B in ");
+    assert_eq!((scrubs("tank"), scrubs("other")), (2, 2));
+    // One that cannot be scrubbed keeps no other one from that.
+    let said = s.run("zpool scrub -as").fails(1);
+    for pool in ["tank", "other"] {
+        let why = format!("cannot cancel scrubbing {pool}: there is no active scrub");
+        assert!(said.contains(&why), "{said}");
+    }
+    let said = s.run("zpool scrub -a tank").fails(2);
+    assert!(said.starts_with("cannot give a pool name with -a\n"), "{said}");
+    s.run("zpool export other").ok();
+    s.run("zpool scrub -aw").ok();
+    assert_eq!(scrubs("tank"), 3);
+    s.run("zpool export tank").ok();
+    for pool in ["tank", "other"] {
+        cenote_testpools::judge(s.dir.path(), pool);
+    }
+    let dir = s.dir.path().display().to_string();
+    // Without a pool there is nothing to do.
+    s.run("zpool scrub -a").ok();
+    s.run(&format!("zpool import -N -d {dir} other")).ok();
+    assert_eq!(scrubs("other"), 2);
+    s.run("zpool export other").ok();
+}
+
 #[test]
 fn what_cannot_be_done_is_refused() {
     let s = Session::mirror();

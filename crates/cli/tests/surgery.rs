@@ -212,6 +212,39 @@ fn a_spare_steps_in_and_goes_back() {
     judge(&s);
 }
 
+/// A spare that pools share leaves the others when it stays in one of them for good.
+#[test]
+fn a_spare_that_stays_leaves_other_pools() {
+    let s = pool("mirror a b spare s", &["c", "d"]);
+    let [a, c, d, spare] = ["a", "c", "d", "s"].map(|name| at(&s, name));
+    s.run(&format!("zpool create -m none other {c} spare {spare}")).ok();
+    s.run(&format!("zpool create -m none third {d}")).ok();
+    let listed = |what: &str| {
+        let text = s.run("zpool status other").ok();
+        assert_eq!(text.contains("spares"), !what.is_empty(), "{text}");
+        assert!(text.contains(what), "{text}");
+    };
+    listed("AVAIL");
+    s.run(&format!("zpool replace -w tank {a} {spare}")).ok();
+    listed("INUSE     in use by pool 'tank'");
+    // It goes back, and is there for both.
+    s.run(&format!("zpool detach tank {spare}")).ok();
+    listed("AVAIL");
+    s.run(&format!("zpool replace -w tank {a} {spare}")).ok();
+    s.run(&format!("zpool detach tank {a}")).ok();
+    assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "s ONLINE", "b ONLINE"]);
+    listed("");
+    let history = s.run("zpool history -i other").ok();
+    assert!(history.contains("vdev remove other vdev (spare)"), "{history}");
+    judge(&s);
+    s.run("zpool export other").ok();
+    s.run("zpool export third").ok();
+    cenote_testpools::judge(s.dir.path(), "other");
+    s.run(&format!("zpool import -N -d {} other", s.dir.path().display())).ok();
+    listed("");
+    s.run("zpool export other").ok();
+}
+
 /// Overwrites the labels at both ends of a device, and nothing between them.
 fn lose_labels(s: &Session, name: &str) {
     let file = File::options().write(true).open(s.path(name)).unwrap();

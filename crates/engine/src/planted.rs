@@ -78,6 +78,8 @@ pub enum Moment {
     RoundBegun,
     /// A round of a scan has found blocks, and looked at none.
     RoundFound,
+    /// A round of a scan is about to ask whether a block that it followed by its pointer alone stays as it is.
+    RoundDoubts,
     /// A round of a scan has looked at what it found, and nothing of that is on disk.
     RoundWalked,
 }

@@ -5,12 +5,15 @@
 
 mod rig;
 
+use cenote_engine::change::{Kind, NewDataset};
 use cenote_engine::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS, SCAN_VDEV_LIMIT};
 use cenote_engine::{Attach, Engine, EngineOptions, TakeOut};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_pool::scan::ScanPhys;
+use cenote_vdev::VdevState;
+use cenote_zpl::{FileSystem, Settings};
 use parking_lot::{Mutex, MutexGuard};
 use rig::joining::{device, leaf, replace};
 use rig::{Faulty, Rig, check, check_devices, errors, fill, open};
@@ -173,6 +176,101 @@ fn what_views_find_wrong_is_mended() {
     until(&engine, "a scan goes on", || !engine.is_scanning());
     assert_eq!(scan(&engine).errors, 0);
     end(engine, &rig, &["a"]);
+}
+
+/// A read through a view meets the first copy, and what is wrong in the other one is mended with that: each error is counted once.
+#[test]
+fn what_is_mended_beside_what_was_read_is_counted() {
+    let _turn = Turn::take();
+    let rig = Rig::new(SIZE);
+    let names = ["a", "b", "c"];
+    let options = EngineOptions { txg_timeout: Some(rig::TIMEOUT), ..EngineOptions::default() };
+    let engine = rig.create_with("raidz1 a b c", 12, options);
+    let props = vec![("copies".to_string(), "2".to_string())];
+    let new = NewDataset { name: "tank/twice".into(), kind: Kind::Filesystem, props };
+    rig::changes(&engine).create(&new).unwrap();
+    let dataset = || engine.pool().dsl().find("tank/twice").unwrap().unwrap();
+    let live = engine.live(dataset().ds_obj).unwrap();
+    fill(&FileSystem::open_live(live, Settings::default()).unwrap(), 0..8, LEN);
+    engine.sync().unwrap();
+    let pool = engine.pool();
+    let contents = pool.dsl().open_objset(&dataset()).unwrap();
+    let fs = FileSystem::open(contents.clone()).unwrap();
+    let (tree, mut wrong) = (pool.store().vdevs().clone(), [0u64; 3]);
+    for file in 0..8 {
+        let ino = fs.lookup(fs.root(), format!("file {file}").as_bytes()).unwrap();
+        for blkid in 0..LEN.div_ceil(128 << 10) as u64 {
+            let bp = contents.object(ino).unwrap().block_pointer(0, blkid).unwrap();
+            assert_eq!(bp.dvas().count(), 2);
+            for dva in bp.dvas() {
+                let top = tree.top(dva.vdev.into()).unwrap();
+                let rows = top.columns(dva.offset, bp.psize(), bp.physical_birth()).unwrap();
+                let column = &rows[0][1];
+                let mut how = std::fs::OpenOptions::new();
+                let path = rig.file(names[column.child]);
+                let file = how.read(true).write(true).open(path).unwrap();
+                let (mut bytes, at) = ([0; 64], START + column.offset);
+                file.read_exact_at(&mut bytes, at).unwrap();
+                file.write_all_at(&bytes.map(|byte| !byte), at).unwrap();
+                wrong[column.child] += 1;
+            }
+        }
+    }
+    drop((fs, contents, tree));
+    let found = || {
+        let leaves = engine.pool().store().vdevs().leaves();
+        [0, 1, 2].map(|leaf| leaves[leaf].errors().2)
+    };
+    let look = || {
+        engine.pool().store().drop_caches();
+        let contents = engine.pool().dsl().open_objset(&dataset()).unwrap();
+        check(&FileSystem::open(contents).unwrap(), 0..8, LEN);
+        found().iter().sum::<u64>()
+    };
+    let all: u64 = wrong.iter().sum();
+    assert_eq!(look(), all / 2);
+    engine.sync_task(|_| Ok(())).unwrap();
+    until(&engine, "what is mended is not counted", || found() == wrong);
+    assert_eq!(look(), all);
+    engine.scrub().unwrap();
+    until(&engine, "a scan goes on", || !engine.is_scanning());
+    assert_eq!((scan(&engine).errors, scan(&engine).processed, found()), (0, 0, wrong));
+    drop(pool);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A device that is taken away fails all that it is asked for, and has not had too many errors. One that stays, and fails as much, has.
+#[test]
+fn a_device_that_is_taken_away_has_not_failed() {
+    let _turn = Turn::take();
+    for is_gone in [true, false] {
+        let (rig, devices) = (Rig::new(SIZE), Faulty::default());
+        let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+        fill(&open(&engine), 0..FILES, LEN);
+        engine.sync().unwrap();
+        engine.act_on_errors();
+        let (b, away) = (devices.device(&rig, "b"), rig.file("away"));
+        if is_gone {
+            std::fs::rename(rig.file("b"), &away).unwrap();
+        }
+        b.fail(START..u64::MAX);
+        engine.scrub().unwrap();
+        let guid = leaf(&rig, &engine, "b");
+        let b_now = || engine.pool().store().vdevs().find(guid).unwrap();
+        until(&engine, "it is in use", || b_now().state() != VdevState::Healthy);
+        until(&engine, "a scan goes on", || !engine.is_scanning());
+        // A thread acts by what was found.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(b_now().state() == VdevState::Faulted, !is_gone);
+        if is_gone {
+            std::fs::rename(&away, rig.file("b")).unwrap();
+        }
+        engine.export(false).unwrap();
+        drop((engine, b, devices));
+        rig.judge_blocks();
+    }
 }
 
 /// The vdevs that the config has, such as `mirror(spare(a s) b)`.

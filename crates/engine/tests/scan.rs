@@ -486,8 +486,10 @@ fn senseless_pointers_are_errors() {
     let block = |copy| ScanBlock { bp, at, copy, first: copy == 0 };
     let copies: Vec<ScanBlock> = (0..3).map(block).collect();
     let pool = engine.pool();
-    let scanned =
-        pool.store().scan_many(ScanFunc::Scrub, &copies, &ScanKeys::default(), &|| true).unwrap();
+    let scanned = pool
+        .store()
+        .scan_many(ScanFunc::Scrub, &copies, (&ScanKeys::default(), &Default::default()), &|| true)
+        .unwrap();
     assert_eq!((scanned.errors, scanned.repaired), (1, 0));
     assert_eq!(pool.store().errors().into_iter().collect::<Vec<_>>(), [at]);
     engine.export(false).unwrap();

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "vouched/astray.rs"]
+mod astray;
 #[path = "vouched/doubted.rs"]
 mod doubted;
 mod rig;

@@ -57,6 +57,18 @@ struct Block {
     birth: u64,
 }
 
+impl Block {
+    /// Whether it is an object set itself.
+    fn is_root(&self) -> bool {
+        (self.object, self.level) == (0, Bookmark::root(0).level)
+    }
+
+    /// Whether an object leads to it; that of blocks of dnodes is the object set's own.
+    fn is_of_object(&self) -> bool {
+        self.level >= 0
+    }
+}
+
 /// Four hexadecimal numbers with colons between.
 fn parse_key(name: &[u8]) -> Option<[u64; 4]> {
     let text = std::str::from_utf8(name).ok()?;
@@ -233,7 +245,10 @@ struct There {
 fn there(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Result<Option<There>> {
     let Block { object, level, blkid, .. } = *block;
     let at = Bookmark { objset: dataset.ds_obj, object, level, blkid };
-    let bp = pointer_in(dsl, dataset, &at)?;
+    let bp = match block.is_root() {
+        true => Some(dataset.ds.bp).filter(|bp| !bp.is_hole()),
+        false => pointer_in(dsl, dataset, &at)?,
+    };
     Ok(bp.map(|bp| There { written: bp.physical_birth(), placed: bp.birth() }))
 }
 
@@ -274,7 +289,7 @@ impl Search<'_> {
     fn may_have(&mut self, objset: u64, block: &Block) {
         let Block { object, level, blkid, .. } = *block;
         self.found.insert((objset, object));
-        if object != 0 && level >= 0 {
+        if block.is_of_object() {
             self.blocks.push((Bookmark { objset, object, level, blkid }, self.entry));
         }
     }
@@ -293,13 +308,16 @@ impl Search<'_> {
     fn expand(&mut self, head: u64, block: &Block) {
         let Block { object, level, blkid, birth } = *block;
         self.entry = (Bookmark { objset: head, object, level, blkid }, birth);
-        // The blocks of dnodes, and those above, are found by no object.
-        let of_object = object != 0 && level >= 0;
-        let known = head != 0 && birth != 0 && of_object;
+        let of_object = block.is_of_object();
+        if !of_object {
+            // Scrubs of the log look at no object sets and intent logs.
+            self.doubtful.push(self.entry);
+        }
+        let known = head != 0 && birth != 0 && (of_object || block.is_root());
         let start = if known { self.oldest_head(head, block) } else { Ok(None) };
         let Ok(Some(start)) = start else {
             // The MOS has no snapshots. Of other blocks it is not known which datasets share them.
-            if start.is_err() || !of_object || head != 0 && birth == 0 {
+            if of_object && (start.is_err() || head != 0 && birth == 0) {
                 self.doubtful.push(self.entry);
             }
             return self.may_have(head, block);
@@ -324,7 +342,7 @@ impl Search<'_> {
         if sure && self.left > 0 && self.hits == 0 && birth <= self.txg {
             self.gone.push(self.entry);
         }
-        if !sure {
+        if !sure && of_object {
             self.doubtful.push(self.entry);
         }
     }

@@ -133,8 +133,9 @@ impl Store {
     /// Whether no copy of a gang block that could be read has the right MAC, which its parts do not have.
     fn is_forged_whole(&self, Offer { bp, at, .. }: &Offer<'_>, voucher: Option<&Reader>) -> bool {
         let Some(voucher) = voucher.filter(|_| bp.is_gang()) else { return false };
-        let (read, _) = Store::attempt(|| self.fetch_vouched(bp, *at, voucher.clone()));
-        read.is_err()
+        let fails = || Store::attempt(|| self.fetch_vouched(bp, *at, voucher.clone())).0.is_err();
+        // A device may not answer for a moment.
+        fails() && fails()
     }
 
     /// Writes a block that is lost.

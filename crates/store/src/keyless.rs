@@ -6,16 +6,21 @@
 //! key. Such a walk says so with [`Store::without_keys`]. For all other code an encrypted block stays an error
 //! ([`BlockError::Encrypted`](crate::BlockError::Encrypted)) until its key is loaded ([`keys`](crate::keys)), as the encrypted bytes in it mean nothing.
 //!
-//! A walk that has to find all that is there also follows blocks of pointers that satisfy their own pointers, where no copy has the right
-//! MAC: it says so with [`Store::by_pointers`]. For all other code they stay errors.
+//! A walk that has to find all that is there looks at the MACs of what leads on, as far as it is lent keys, and follows it also where no copy
+//! has the right one, by what satisfies its pointer: it says so with [`Store::by_pointers`]. For all other code such blocks stay errors.
 //!
 //! Invariant: this goes for the thread that said so, while its work lasts.
 
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
+use crate::error::Bookmark;
+use crate::keys::LoadedKey;
 use crate::pipeline::Store;
+use crate::scan_keys::ScanKeys;
+use crate::verify;
 
 /// What a thread does with encrypted blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +35,8 @@ enum Mode {
 
 thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Keys) };
-    static BY_POINTERS: Cell<bool> = const { Cell::new(false) };
+    /// The keys of a walk by pointers.
+    static BY_POINTERS: RefCell<Option<Arc<ScanKeys>>> = const { RefCell::new(None) };
 }
 
 fn during<T>(mode: Mode, work: impl FnOnce() -> T) -> T {
@@ -56,24 +62,36 @@ impl Store {
         during(Mode::Either, work)
     }
 
-    /// Does something that follows all pointers without keys ([`Store::without_keys`]): meanwhile this thread is given an indirect block that
-    /// satisfies its pointer also where no copy of it has the right MAC. It is noted as a block that cannot be read all the same, and among
-    /// those that were followed ([`Notes::doubted`](crate::notes::Notes::doubted)): a device that was not read may have another one.
-    pub fn by_pointers<T>(work: impl FnOnce() -> T) -> T {
-        struct Restore(bool);
+    /// Does something that follows all pointers without keys ([`Store::without_keys`]): meanwhile this thread is given an indirect block, or a
+    /// block of dnodes, that satisfies its pointer also where no copy of it has the right MAC. It is noted as a block that cannot be read all the
+    /// same, and among those that were followed ([`Notes::doubted`](crate::notes::Notes::doubted)): a device that was not read may have another
+    /// one. MACs of blocks of dnodes take a key: they are looked at where `keys` has it.
+    pub fn by_pointers<T>(keys: &Arc<ScanKeys>, work: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Arc<ScanKeys>>);
         impl Drop for Restore {
             fn drop(&mut self) {
-                BY_POINTERS.set(self.0);
+                BY_POINTERS.set(self.0.take());
             }
         }
-        let _restore = Restore(BY_POINTERS.replace(true));
+        let _restore = Restore(BY_POINTERS.replace(Some(keys.clone())));
         Store::without_keys(work)
     }
 }
 
 /// Whether this thread follows pointers whose block has no right MAC.
 pub(crate) fn goes_by_pointers() -> bool {
-    BY_POINTERS.get() && !uses_keys()
+    BY_POINTERS.with_borrow(Option::is_some) && !uses_keys()
+}
+
+/// The key that is lent to this thread's walk by pointers for blocks of an object set, if it is on such a walk; `Some(None)`: there is none.
+pub(crate) fn lent_key(objset: u64) -> Option<Option<Arc<LoadedKey>>> {
+    BY_POINTERS.with_borrow(|keys| keys.as_ref().map(|keys| keys.of(objset)))
+}
+
+/// The key by which a walk by pointers looks at the MAC of a block that it reads as it is on disk.
+pub(crate) fn tells(bp: &BlockPointer, at: Bookmark) -> Option<Arc<LoadedKey>> {
+    let is_told = goes_by_pointers() && bp.level() == 0 && leads_on(bp) && verify::is_weak(bp);
+    if is_told { lent_key(at.objset).flatten() } else { None }
 }
 
 /// Whether this thread uses keys.

@@ -45,6 +45,9 @@ use cenote_format::blkptr::BlockPointer;
 /// Most blocks that are remembered as read wrong.
 const MOST_WRONG: usize = 4096;
 
+/// Places of devices with wrong bytes ([`Fault::place`]).
+pub type Places = BTreeSet<(u64, u64)>;
+
 /// Faults of a block that is in one piece.
 struct Faults {
     tree: Arc<VdevTree>,
@@ -101,6 +104,12 @@ impl Notes {
         self.faults.is_empty() && self.unreadable.is_empty()
     }
 
+    /// Where bytes were wrong.
+    pub fn wrong(&self) -> Places {
+        let all = self.faults.iter().flat_map(|of_block| &of_block.faults);
+        all.filter(|fault| fault.is_mismatch()).map(Fault::place).collect()
+    }
+
     /// The blocks that could not be read.
     pub fn unreadable(&self) -> BTreeSet<Bookmark> {
         self.unreadable.iter().map(|block| block.at).collect()
@@ -109,6 +118,13 @@ impl Notes {
     /// The blocks among them that a walk has followed all the same ([`Store::by_pointers`]).
     pub fn doubted(&self) -> &BTreeMap<Bookmark, BlockPointer> {
         &self.doubted
+    }
+
+    /// The wrong bytes at these places were counted by now, and written anew as far as that can be.
+    pub fn leave(&mut self, counted: &Places) {
+        for of_block in &mut self.faults {
+            of_block.faults.retain(|f| !f.is_mismatch() || !counted.contains(&f.place()));
+        }
     }
 
     /// What was wrong about blocks whose pointers wrong bytes may satisfy is charged when it is confirmed, and not written anew: where there is a key, it
@@ -243,7 +259,7 @@ impl Store {
             Some(Mode::Attempt(notes)) => {
                 notes.faults.append(&mut new.faults);
                 notes.unreadable.append(&mut new.unreadable);
-                notes.doubted.append(&mut new.doubted);
+                notes.doubted.extend(std::mem::take(&mut new.doubted));
                 None
             }
             Some(Mode::Vouched) => Some(true),
@@ -253,7 +269,7 @@ impl Store {
         // Not while the thread's mode is borrowed: healing writes.
         if let Some(vouched) = at_once {
             if !vouched {
-                self.remember_wrong(new.faults.iter().map(|faults| faults.at));
+                self.remember_wrong(&new.faults);
             }
             new.confirm(self, &|| vouched);
         }
@@ -265,16 +281,17 @@ impl Store {
     }
 
     /// Takes the blocks of which they did.
-    pub fn take_wrong(&self) -> Vec<Bookmark> {
-        std::mem::take(&mut *self.wrong.lock()).into_iter().collect()
+    pub fn take_wrong(&self) -> BTreeMap<Bookmark, Places> {
+        std::mem::take(&mut *self.wrong.lock())
     }
 
-    fn remember_wrong(&self, blocks: impl Iterator<Item = Bookmark>) {
+    fn remember_wrong(&self, all: &[Faults]) {
         let mut wrong = self.wrong.lock();
-        for at in blocks {
+        for Faults { at, faults, .. } in all {
             // What is beyond that a scrub finds.
-            if wrong.len() < MOST_WRONG {
-                wrong.insert(at);
+            if wrong.len() < MOST_WRONG || wrong.contains_key(at) {
+                let counted = faults.iter().filter(|fault| fault.is_mismatch());
+                wrong.entry(*at).or_default().extend(counted.map(Fault::place));
             }
         }
     }

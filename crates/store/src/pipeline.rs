@@ -20,7 +20,7 @@ mod crypt;
 mod planted;
 mod unpack;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ use crate::injection::DataHandler;
 use crate::keyless;
 use crate::keys::{Keys, LoadedKey};
 use crate::l2arc::L2arc;
-use crate::notes::Unreadable;
+use crate::notes::{Places, Unreadable};
 use crate::persistent;
 use crate::prefetch::{AheadShare, Prefetcher};
 use crate::primary::{Caching, Policies};
@@ -101,8 +101,8 @@ pub struct Store {
     /// Bytes that readers have asked for far ahead.
     far_ahead: Arc<AtomicU64>,
     errors: ErrorLists,
-    /// Blocks of which wrong bytes were read, by pointers that nothing vouched for.
-    pub(crate) wrong: Mutex<BTreeSet<Bookmark>>,
+    /// Blocks of which wrong bytes were read, by pointers that nothing vouched for, and where these are.
+    pub(crate) wrong: Mutex<BTreeMap<Bookmark, Places>>,
     /// The last group on disk, of a pool that is written to; 0: it is not.
     pub(crate) on_disk: AtomicU64,
     write_behind: Arc<WriteBehind>,
@@ -535,7 +535,9 @@ impl Store {
         if let Some(block) = self.in_flight(bp, at, &key, &reader) {
             return block.map(Start::Done);
         }
-        match self.kept_unpacked(bp, &key, view_of(&reader)) {
+        // A walk that can tell its MAC does so: who kept it may have had no key.
+        let kept = || self.kept_unpacked(bp, &key, view_of(&reader));
+        match keyless::tells(bp, at).map_or_else(kept, |_| None) {
             Some(block) => Ok(Start::Done(block)),
             None => Ok(Start::Device(key, reader)),
         }
@@ -572,7 +574,7 @@ impl Store {
         (key, reader): (Key, &Reader),
         read: Result<Block, BlockError>,
     ) -> Result<Block, BlockError> {
-        read.or_else(|why| match why {
+        self.told(bp, at, read).or_else(|why| match why {
             BlockError::Authentication { .. } => {
                 let physical = self.vouched(bp, at, key, why);
                 self.unpacked(bp, at, (key, reader), physical)
@@ -582,8 +584,8 @@ impl Store {
         })
     }
 
-    /// An indirect block of which no copy has the right MAC (`why`), for a walk that follows what satisfies its pointer. It is kept unpacked
-    /// nowhere.
+    /// A block that leads to others, and of which no copy has the right MAC (`why`), for a walk that follows what satisfies its pointer. It is
+    /// kept unpacked nowhere.
     fn doubted(
         &self,
         bp: &BlockPointer,
@@ -592,11 +594,12 @@ impl Store {
         why: BlockError,
     ) -> Result<Block, BlockError> {
         let told = matches!(why, BlockError::Authentication { .. } | BlockError::Vdev { .. });
+        let leads_on = bp.level() > 0 || keyless::leads_on(bp);
         // What does not answer may have it.
-        if !keyless::goes_by_pointers() || bp.level() == 0 || !told || self.is_of_lost_device(&why)
-        {
+        if !keyless::goes_by_pointers() || !leads_on || !told || self.is_of_lost_device(&why) {
             return Err(why);
         }
+        self.forget_unpacked(&key, view_of(&None));
         let physical = self.physical(bp, at, key)?;
         let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
         let data = unpack(bp, &physical).map_err(decode)?;

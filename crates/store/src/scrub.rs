@@ -29,7 +29,7 @@ use cenote_vdev::{BlockRead, Checked, Fault, Vdev, VdevError, VdevTree};
 
 use crate::error::{Bookmark, ZIL_LEVEL};
 use crate::injection::Expected;
-use crate::notes::Unreadable;
+use crate::notes::{Places, Unreadable};
 use crate::pipeline::{self, Reader, Store, check, is_vouched};
 use crate::scan_keys::ScanKeys;
 use crate::verify;
@@ -67,6 +67,8 @@ pub struct Scanned {
     pub left: BTreeSet<(u64, u64)>,
     /// Blocks of which several things satisfy the pointer, and no key was there to tell which of them is right.
     pub disputed: BTreeSet<Bookmark>,
+    /// Where wrong bytes were counted that had been met before.
+    pub met: Places,
 }
 
 impl Scanned {
@@ -127,12 +129,12 @@ impl Store {
     /// Looks at a batch of copies, and repairs what is wrong or lacking. `None`: `current` said that their pointers
     /// may be out of date, and nothing counts.
     ///
-    /// Blocks that cannot be read are listed.
+    /// Blocks that cannot be read are listed, and wrong bytes are counted. Of those that were `met` before it is told that they are counted now.
     pub fn scan_many(
         &self,
         func: ScanFunc,
         blocks: &[ScanBlock],
-        keys: &ScanKeys,
+        (keys, met): (&ScanKeys, &Places),
         current: &dyn Fn() -> bool,
     ) -> Option<Scanned> {
         let batch = self.look_at(func, blocks, keys);
@@ -142,27 +144,37 @@ impl Store {
         let Batch { tree, faults, unreadable, mut left, disputed, .. } = batch;
         let repaired = tree.repair_many(&faults, current)?;
         faults.iter().for_each(|(_, fault)| fault.charge());
+        let wrong = faults.iter().map(|(_, fault)| fault).filter(|fault| fault.is_mismatch());
+        let met = wrong.map(Fault::place).filter(|place| met.contains(place)).collect();
         let errors = unreadable.len() as u64;
         self.list_unreadable(unreadable);
         left.extend(repaired.failed);
-        Some(Scanned { repaired: repaired.bytes, errors, left, disputed })
+        Some(Scanned { repaired: repaired.bytes, errors, left, disputed, met })
     }
 }
 
 impl Store {
-    /// Looks at all copies of some blocks, and writes anew what is wrong. Nothing is counted or listed: a read has done that. Returns
-    /// the bytes that were written; `None`: `current` said that their pointers may be out of date.
+    /// Looks at all copies of some blocks, and writes anew what is wrong. Nothing is listed, and nothing is counted that a read has `counted`:
+    /// that is another copy, or parity, which it did not come to. Returns the bytes that were written; `None`: `current` said that
+    /// their pointers may be out of date.
     pub fn mend(
         &self,
         blocks: &[ScanBlock],
         keys: &ScanKeys,
+        counted: &Places,
         current: &dyn Fn() -> bool,
     ) -> Option<u64> {
         let batch = self.look_at(ScanFunc::Scrub, blocks, keys);
         if !current() {
             return None;
         }
-        batch.tree.repair_many(&batch.faults, current).map(|repaired| repaired.bytes)
+        let repaired = batch.tree.repair_many(&batch.faults, current)?;
+        // What stays wrong is found, and counted, by others.
+        let is_new = |fault: &&Fault| {
+            fault.is_mismatch() && fault.knows_right() && !counted.contains(&fault.place())
+        };
+        batch.faults.iter().map(|(_, fault)| fault).filter(is_new).for_each(Fault::charge);
+        Some(repaired.bytes)
     }
 
     /// Reads a batch of copies. Nothing counts yet.

@@ -13,8 +13,11 @@
 //!
 //! - A block is said to stay as it is only if all sides of all copies were read that may have it: a device that is out of use, silent, or
 //!   failed that read may have the right bytes.
-//! - Of a block that could lie in several ways in what was read (one on RAID-Z of which no way satisfies the pointer, a gang block of which
-//!   copies of a part differ) that is not known.
+//! - The read that says so is the one whose bytes were looked at: a device that fails one read and not the next may have anything.
+//! - Of a block that could lie in several ways in what was read (one on RAID-Z of which a column differs, a gang block of which
+//!   copies of a header or a part differ) that is not known.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -27,25 +30,72 @@ use crate::verify;
 /// What tells the bytes of a block.
 type Tells<'a> = &'a (dyn Fn(&Abd) -> bool + Sync);
 
-fn checked(tree: &VdevTree, bp: &BlockPointer, dva: Dva, verify: Tells<'_>) -> Option<Checked> {
-    let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
-    let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify };
-    tree.check_many(&[read]).pop()
+/// A copy of a block, or of a gang header.
+#[derive(Clone, Copy)]
+struct OneCopy<'a> {
+    tree: &'a VdevTree,
+    bp: &'a BlockPointer,
+    dva: Dva,
+    size: u64,
 }
 
-/// Whether all devices were read that may have a copy.
-fn is_all_read(tree: &VdevTree, dva: Dva, faults: &[Fault]) -> bool {
-    tree.has_all_devices(dva.vdev.into()) && faults.iter().all(Fault::is_mismatch)
+impl<'a> OneCopy<'a> {
+    /// A copy of a block.
+    fn of(tree: &'a VdevTree, bp: &'a BlockPointer, dva: Dva) -> OneCopy<'a> {
+        OneCopy { tree, bp, dva, size: bp.psize() }
+    }
+
+    fn request<'r>(&self, verify: Tells<'r>) -> BlockRead<'r> {
+        let (vdev, offset, size) = (self.dva.vdev.into(), self.dva.offset, self.size);
+        BlockRead { vdev, offset, size, txg: self.bp.physical_birth(), verify }
+    }
+
+    fn checked(&self, verify: Tells<'_>) -> Option<Checked> {
+        self.tree.check_many(&[self.request(verify)]).pop()
+    }
+
+    /// Whether each device that has it has all of it, in one piece: a read that finds nothing right has asked each.
+    fn is_whole(&self) -> bool {
+        let vdev = self.dva.vdev.into();
+        let now = || self.tree.remapped(vdev, self.dva.offset, self.size);
+        let is_one = || now().is_ok_and(|now| now.pieces.len() == 1);
+        self.tree.top(vdev).is_some()
+            && self.tree.parity_of(&self.request(&|_| false)) == 0
+            && is_one()
+    }
+
+    /// Whether all devices were read that may have it.
+    fn is_all_read(&self, faults: &[Fault]) -> bool {
+        let was_read = |fault: &Fault| fault.is_mismatch() && !fault.is_blameless();
+        self.tree.has_all_devices(self.dva.vdev.into()) && faults.iter().all(was_read)
+    }
+
+    /// Whether it is lost for good: all devices were read, and `found` is nothing that satisfies the pointer.
+    fn is_lost(&self, found: &Checked) -> bool {
+        let is_wrong = matches!(found.block, Err(VdevError::Checksum { .. }));
+        is_wrong && self.is_whole() && self.is_all_read(&found.faults)
+    }
+
+    /// What was read of it, if all devices were, and whatever satisfies `verify` on any of them is the same.
+    fn only(&self, verify: Tells<'_>) -> Option<Abd> {
+        let Checked { block, faults, .. } = self.checked(verify)?;
+        let is_same = match self.is_whole() {
+            true => self.is_all_read(&faults) && !faults.iter().any(Fault::is_rival),
+            // Another choice of columns may make another block.
+            false => faults.is_empty() && self.tree.has_all_devices(self.dva.vdev.into()),
+        };
+        block.ok().filter(|_| is_same)
+    }
 }
 
-/// Whether a copy that satisfies nothing is lost for good.
-fn is_copy_lost(tree: &VdevTree, bp: &BlockPointer, dva: Dva, found: &Checked) -> bool {
-    let nothing = |_: &Abd| false;
-    let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
-    let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &nothing };
-    let simple = tree.top(vdev).is_some() && tree.parity_of(&read) == 0;
-    let wrong = matches!(found.block, Err(VdevError::Checksum { .. }));
-    wrong && simple && is_all_read(tree, dva, &found.faults)
+/// What one look at a copy told.
+struct Told {
+    /// Something satisfies the pointer.
+    is_met: bool,
+    /// A device has something that could be read in the place of the block.
+    is_there: bool,
+    /// Nothing else is on any device that may have the copy.
+    is_all: bool,
 }
 
 impl Store {
@@ -57,8 +107,8 @@ impl Store {
         }
         let (tree, satisfies) = (self.vdevs(), |data: &Abd| self.is_right(bp, data));
         bp.dvas().all(|dva| {
-            let found = checked(&tree, bp, dva, &satisfies);
-            found.is_some_and(|found| is_copy_lost(&tree, bp, dva, &found))
+            let copy = OneCopy::of(&tree, bp, dva);
+            copy.checked(&satisfies).is_some_and(|found| copy.is_lost(&found))
         })
     }
 
@@ -100,25 +150,41 @@ impl Store {
             return whole.is_some_and(|whole| !makes_sense(&whole))
                 && (!weak || self.is_one(bp, at));
         }
-        let satisfies = |data: &Abd| self.is_right(bp, data);
-        let is_it = |data: &Abd| self.is_right(bp, data) && makes_sense(data);
         let mut was_met = bp.dvas().next().is_none();
         for dva in bp.dvas() {
-            if checked(&tree, bp, dva, &is_it).is_none_or(|found| found.block.is_ok()) {
-                return false;
-            }
-            let Some(found) = checked(&tree, bp, dva, &satisfies) else { return false };
-            was_met |= found.block.is_ok();
-            let stays = match found.block.is_ok() {
-                true => is_all_read(&tree, dva, &found.faults),
-                false => is_copy_lost(&tree, bp, dva, &found),
-            };
+            let told = self.told_of(&OneCopy::of(&tree, bp, dva), &makes_sense);
+            was_met |= told.is_met;
             // A whole checksum has one answer, whichever copy gives it.
-            if weak && !stays {
+            if told.is_there || weak && !told.is_all {
                 return false;
             }
         }
         was_met || self.is_lost(bp, at)
+    }
+
+    /// Looks at a copy once: the bytes that satisfy the pointer are the ones of which it is asked whether they make sense.
+    fn told_of(&self, copy: &OneCopy<'_>, makes_sense: Tells<'_>) -> Told {
+        let nothing = Told { is_met: false, is_there: false, is_all: false };
+        if !copy.is_whole() {
+            // What is laid out in columns is all of one block if nothing differs from that.
+            let satisfies = |data: &Abd| self.is_right(copy.bp, data);
+            let Some(Checked { block, faults, .. }) = copy.checked(&satisfies) else {
+                return nothing;
+            };
+            let is_met = block.is_ok();
+            let is_all = is_met && faults.is_empty() && copy.is_all_read(&faults);
+            let is_there = block.is_ok_and(|block| makes_sense(&block));
+            return Told { is_met, is_there, is_all };
+        }
+        let met = AtomicBool::new(false);
+        let is_it = |data: &Abd| {
+            let satisfies = self.is_right(copy.bp, data);
+            met.fetch_or(satisfies, Relaxed);
+            satisfies && makes_sense(data)
+        };
+        let Some(found) = copy.checked(&is_it) else { return nothing };
+        let (is_there, is_met) = (found.block.is_ok(), met.into_inner());
+        Told { is_met, is_there, is_all: copy.is_lost(&found) }
     }
 
     /// Whether a block that was read, and from whose contents nothing can be walked, is the one that its pointer is for, as far as devices
@@ -128,25 +194,33 @@ impl Store {
         !verify::is_weak(bp) || bp.level() > 0 || self.is_one(bp, at)
     }
 
-    /// Whether all devices with copies of a block were read, and all copies satisfy its pointer and are the same.
+    /// Whether all devices with copies of a block were read, and all that satisfy its pointer are the same; of a gang block, those of each
+    /// header and part.
     fn is_one(&self, bp: &BlockPointer, at: Bookmark) -> bool {
-        let parts = match bp.is_gang() {
+        let pieces = match bp.is_gang() {
             false => vec![*bp],
             true => match Store::attempt(|| self.gang_members(bp, at)).0 {
-                Ok(members) => members.into_iter().filter(|part| !part.is_gang()).collect(),
+                Ok(members) => std::iter::once(*bp).chain(members).collect(),
                 Err(_) => return false,
             },
         };
         let tree = self.vdevs();
-        parts.iter().all(|part| {
-            let satisfies = |data: &Abd| self.is_right(part, data);
+        pieces.iter().all(|piece| {
+            let is_gang = piece.is_gang();
+            let is_it = |data: &Abd| match is_gang {
+                true => verify::gang_header(piece, &data.bytes()).is_some(),
+                false => self.is_right(piece, data),
+            };
+            let size = if is_gang { self.header_size(piece.dvas()) } else { piece.psize() };
             let mut first: Option<Abd> = None;
-            part.dvas().all(|dva| {
-                let Some(found) = checked(&tree, part, dva, &satisfies) else { return false };
-                let Ok(block) = found.block else { return false };
+            piece.dvas().all(|dva| {
+                if dva.gang != is_gang {
+                    return false;
+                }
+                let copy = OneCopy { tree: &tree, bp: piece, dva, size };
+                let Some(block) = copy.only(&is_it) else { return false };
                 let first = first.get_or_insert_with(|| block.clone());
-                let is_same = first.bytes() == block.bytes();
-                is_same && found.faults.is_empty() && tree.has_all_devices(dva.vdev.into())
+                first.bytes() == block.bytes()
             })
         })
     }

@@ -1,5 +1,5 @@
 //! The matrix of damage: in pools of every layout bits are flipped in as many copies and columns of each block as redundancy makes
-//! up for, parity too. A scrub under load then has every byte right, and counts errors on the devices that were wrong; a
+//! up for, parity too. A scrub under load then has every byte right, and errors are counted on the devices that were wrong, by it or by reads; a
 //! second one finds nothing; OpenZFS's zdb agrees; and any devices that the pool can do without may go, which proves that
 //! repairs were written.
 //!
@@ -389,6 +389,11 @@ fn mends(seed: u64, (line, ashift): (&str, u64), everywhere: bool) {
     };
     assert!(spoiled.all.iter().any(|n| *n > 0));
     engine.pool().store().drop_caches();
+    if rng.random() {
+        // What reads meet is mended in all copies before the scrub, and counted so.
+        check(&engine.pool());
+        sync(&engine);
+    }
     let stop = AtomicBool::new(false);
     let first = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&engine, &stop));

@@ -161,9 +161,24 @@ impl Fault {
         &self.leaf
     }
 
+    /// The leaf's guid, and the offset in bytes in its allocatable space.
+    pub fn place(&self) -> (u64, u64) {
+        (self.leaf.guid(), self.offset)
+    }
+
+    /// Whether it is known what should be there.
+    pub fn knows_right(&self) -> bool {
+        self.right.is_some()
+    }
+
     /// Whether the leaf gave wrong bytes, rather than an error.
     pub fn is_mismatch(&self) -> bool {
         self.mismatch
+    }
+
+    /// Whether it may have been another leaf that gave the wrong bytes: not all that may have them were read.
+    pub fn is_blameless(&self) -> bool {
+        self.blameless
     }
 
     /// Whether the leaf missed the block, rather than being wrong about it.

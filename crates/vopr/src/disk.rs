@@ -180,6 +180,11 @@ impl SimDisk {
         Arc::new(SimDisk { path, number, power, plant, inner })
     }
 
+    /// How it is.
+    pub fn mood(&self) -> Mood {
+        self.inner.lock().mood
+    }
+
     /// Changes how it is. Returns how it was.
     pub fn set_mood(&self, mood: Mood) -> Mood {
         std::mem::replace(&mut self.inner.lock().mood, mood)

@@ -170,17 +170,48 @@ pub fn detach(args: &[OsString], ctx: &mut Context) -> Outcome {
         [name, device, ..] => (name, device),
     };
     let pools = Arc::clone(&ctx.pools);
-    let _change = pools.change(name);
+    let change = pools.change(name);
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let cannot = |why: String| Stop::Fail(format!("cannot detach {device}: {why}"));
     let engine = Arc::clone(imported.writable().map_err(cannot)?);
     let vdev = target(&imported, device).map_err(cannot)?;
     // It leaves the vdev that it is below now, whatever comes in between.
     let parent = pool_parent(&imported, &vdev);
+    let before = spares(&imported);
     engine.detach(vdev.guid(), parent).map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
+    let now = spares(&imported);
+    drop(change);
+    for spare in before.into_iter().filter(|spare| !now.contains(spare)) {
+        give_up(spare, &imported, ctx);
+    }
     cachefile::update(&ctx.pools);
     Ok(0)
+}
+
+/// The guids of a pool's spares.
+fn spares(imported: &Imported) -> Vec<u64> {
+    imported.pool().spares().iter().map(|spare| config::number(spare, "guid")).collect()
+}
+
+/// A spare stays in pool `of` for good: it is one of the other pools no more (`spa_vdev_detach`). A pool that cannot be written keeps it in its list.
+fn give_up(spare: u64, of: &Imported, ctx: &mut Context) {
+    let pools = Arc::clone(&ctx.pools);
+    let shares =
+        |other: &Arc<Imported>| other.guid() != of.guid() && spares(other).contains(&spare);
+    for other in pools.all().into_iter().filter(shares) {
+        let _change = pools.change(other.name());
+        let Ok(engine) = other.writable().map(Arc::clone) else { continue };
+        if engine.waits_for_devices() {
+            continue;
+        }
+        match engine.remove(spare) {
+            Ok(()) => ctx.changed(&other),
+            Err(why) => {
+                tracing::warn!(pool = other.name(), "the spare of another pool stays listed: {why}")
+            }
+        }
+    }
 }
 
 /// The guid of the vdev above another one.

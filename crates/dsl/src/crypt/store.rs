@@ -89,7 +89,9 @@ impl Keystore {
 
     /// The group is shown in which an encryption root has got another key: the former one opens nothing any more.
     pub fn settled(&self, root: u64) {
-        self.former.lock().remove(&root);
+        if self.former.lock().remove(&root).is_some() {
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// The keys in `objects`, if they are unwrapped, are those of datasets whose encryption root is `root` now, be its key

@@ -205,7 +205,9 @@ impl Shared {
         let Listed { blocks: listed, examined, mut kept } = looked?;
         let (blocks, keys, _) = found.into_blocks();
         let how: (bool, &(dyn Fn() -> bool + Sync)) = (true, &ends);
-        let issued = issue::issue(self, (ScanFunc::Scrub, blocks, &keys), reading, how, &|_| {});
+        let met = notes.wrong();
+        let what = (ScanFunc::Scrub, blocks, &*keys, &met);
+        let issued = issue::issue(self, what, reading, how, &|_| {});
         let done = match issued {
             Issued::All(done) if reading.is_safe() && !ends() => done,
             Issued::Silent => {
@@ -213,6 +215,7 @@ impl Shared {
             }
             _ => return Ok(Round::LetGo),
         };
+        notes.leave(&done.met);
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         if done.errors > 0 && self.looks_in_vain() {

@@ -16,6 +16,7 @@ use cenote_pool::Pool;
 use cenote_pool::scan::{Pass, ScanPhys};
 use cenote_store::{Bookmark, ScanBlock, ScanFunc, ScanKeys, Store};
 use cenote_vdev::VdevTree;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes of blocks in one round: what is freed while they are read waits for them.
@@ -60,7 +61,9 @@ pub(super) struct Found {
     /// Some of them may be readable once devices are back or answer.
     hidden: bool,
     /// A key is loaded that could not be read.
-    keyless: bool,
+    is_keyless: bool,
+    /// Data sets whose keys could not be read, in this round or ones before.
+    keyless: BTreeSet<u64>,
     /// Those of them that no read has told of, as they were read and make no sense.
     senseless: Vec<Bookmark>,
     /// Pointers and data sets that were passed.
@@ -90,7 +93,8 @@ impl Found {
             skipped,
             unseen,
             hidden,
-            keyless: false,
+            is_keyless: false,
+            keyless: BTreeSet::new(),
             senseless,
             seen,
         }
@@ -157,18 +161,29 @@ impl Found {
         lent.is_ok()
     }
 
-    /// A scrub looks at MACs of a data set: without the key, which is loaded, it goes by pointers. That is an error, once for all rounds in
+    /// A scrub looks at MACs of data set `ds`: without the key, which is loaded, it goes by pointers. That is an error, once for all rounds in
     /// the data set.
-    fn lacks_key(&mut self, first: bool) {
+    fn lacks_key(&mut self, ds: u64) {
         if self.func == ScanFunc::Scrub {
-            self.keyless = true;
-            self.miss_more(Unseen { parts: u64::from(first), hidden: true });
+            self.is_keyless = true;
+            let parts = u64::from(self.keyless.insert(ds));
+            self.miss_more(Unseen { parts, hidden: true });
         }
+    }
+
+    /// Rounds before have told that the keys of these data sets cannot be read.
+    pub fn knows_keyless(&mut self, told: BTreeSet<u64>) {
+        self.keyless = told;
     }
 
     /// Whether a key is loaded that could not be read.
     pub fn is_keyless(&self) -> bool {
-        self.keyless
+        self.is_keyless
+    }
+
+    /// Data sets whose keys could not be read, with what rounds before have told.
+    pub fn keyless(&self) -> &BTreeSet<u64> {
+        &self.keyless
     }
 
     /// Whether a round is to look at what it has by now (`dsl_scan_check_suspend`).
@@ -310,7 +325,7 @@ pub(super) fn walk(
                 match dataset(view.mos(), now.ds) {
                     Ok(Some(phys)) => {
                         if !walk.found.get_key(view, now.ds, &phys) {
-                            walk.found.lacks_key(now.mark.is_none());
+                            walk.found.lacks_key(now.ds);
                         }
                         let at = walk.dataset(now, &phys);
                         if at.is_some() {

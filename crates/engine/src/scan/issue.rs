@@ -11,6 +11,7 @@ use crate::Shared;
 use crate::tunables::SCAN_VDEV_LIMIT;
 use cenote_format::invariant;
 use cenote_store::alloc::ReadEpoch;
+use cenote_store::notes::Places;
 use cenote_store::{ScanBlock, ScanFunc, ScanKeys, Scanned};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -86,10 +87,13 @@ pub(super) enum Issued {
     Silent,
 }
 
-/// Looks at `blocks`, with the `keys` of their data sets. If it is to be `patient`, a device that is needed and does not answer ends it.
+/// What is looked at, and how: for what; the blocks; the keys of their data sets; where wrong bytes were met on the way to them.
+pub(super) type What<'a> = (ScanFunc, Vec<ScanBlock>, &'a ScanKeys, &'a Places);
+
+/// Looks at blocks. If it is to be `patient`, a device that is needed and does not answer ends it.
 pub(super) fn issue(
     shared: &Shared,
-    (func, blocks, keys): (ScanFunc, Vec<ScanBlock>, &ScanKeys),
+    (func, blocks, keys, met): What<'_>,
     reading: &ReadEpoch<'_>,
     (patient, ends): (bool, &(dyn Fn() -> bool + Sync)),
     progress: Progress<'_>,
@@ -103,8 +107,8 @@ pub(super) fn issue(
             if batch.is_empty() {
                 return;
             }
-            let Some(done) = shared.disk.store.scan_many(func, &batch, keys, &|| reading.is_safe())
-            else {
+            let (store, by, is_safe) = (&shared.disk.store, (keys, met), || reading.is_safe());
+            let Some(done) = store.scan_many(func, &batch, by, &is_safe) else {
                 return gone.store(true, SeqCst);
             };
             if patient && done.errors > 0 && shared.disk.tree().has_outage() {
@@ -124,6 +128,7 @@ pub(super) fn issue(
             total.errors = total.errors.saturating_add(done.errors);
             total.disputed.extend(done.disputed);
             total.left.extend(done.left);
+            total.met.extend(done.met);
         }
     };
     let alarm = shared.disk.store.alarm();

@@ -5,7 +5,8 @@
 //! happened, neither (`cenote_store::notes`). A thread looks at these blocks
 //! once more after the next group, or the next look at devices: under an epoch of reads, by the pointer that the newest view has
 //! in that place. While the epoch lasts what that view reaches is not given out again. All copies are read, and those that are
-//! wrong written anew, as a scrub does it; nothing is counted a second time.
+//! wrong written anew, as a scrub does it; what is wrong beside what the read came to, in another copy or in parity, is counted now, and
+//! nothing a second time.
 
 use super::find::Found;
 use super::position::dataset;
@@ -71,7 +72,7 @@ impl Shared {
             let keys = view.dsl().keystore().keys_for_scan();
             let mut found = Found::new(ScanFunc::Scrub, &all, 0, keys);
             let look = || {
-                for at in &wrong {
+                for at in wrong.keys() {
                     if let Some(bp) = pointer(&view, at) {
                         // Its key would tell what is wrong: it is left to a scrub.
                         if let Ok(Some(phys)) = dataset(view.mos(), at.objset)
@@ -87,7 +88,8 @@ impl Shared {
             let look = || Priority::Scrub.for_reads(|| Store::without_keys(look));
             let ((), _) = Store::attempt(look);
             let (blocks, keys, _) = found.into_blocks();
-            let mended = self.disk.store.mend(&blocks, &keys, &|| reading.is_safe());
+            let counted = wrong.values().flatten().copied().collect();
+            let mended = self.disk.store.mend(&blocks, &keys, &counted, &|| reading.is_safe());
             tracing::info!(
                 blocks = wrong.len(),
                 ?mended,

@@ -69,7 +69,7 @@ use super::tunables::{SCAN_CHECKPOINT_INTVAL, SCAN_SUSPEND_PROGRESS};
 use cenote_dmu::outside::Time;
 use cenote_format::blkptr::BlockPointer;
 use cenote_pool::scan::{Pass, ScanPhys};
-use cenote_store::{Bookmark, Priority, ScanFunc, Scanned, Store};
+use cenote_store::{Bookmark, Priority, ScanFunc, ScanKeys, Scanned, Store};
 use cenote_vdev::{FlushFailures, VdevTree};
 use find::{Course, Found};
 use issue::Issued;
@@ -77,7 +77,7 @@ use moves::Moves;
 use parking_lot::Mutex;
 use position::Position;
 use resilver::Given;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -250,9 +250,17 @@ struct Pace {
     away: Option<Time>,
     /// Blocks that could not be read on the walk of the last round that counted, and [`Scanner::orders`] then.
     told: (u64, BTreeSet<Bookmark>),
+    /// Data sets of which the rounds that counted have told that their key cannot be read, and [`Scanner::orders`] then.
+    keyless: (u64, BTreeSet<u64>),
 }
 
 impl Pace {
+    /// The data sets of which rounds of the same scan have told that their key cannot be read.
+    fn keyless(&self, orders: u64) -> BTreeSet<u64> {
+        let (of, told) = &self.keyless;
+        if *of == orders { told.clone() } else { BTreeSet::new() }
+    }
+
     /// A round wrote so many bytes, and a flush failed. Returns whether it is made again.
     fn loses(&mut self, repaired: u64) -> bool {
         if self.unkept >= MOST_UNKEPT {
@@ -331,6 +339,8 @@ impl Shared {
             pace.away = None;
         }
         let reading = self.disk.allocator.readers().begin();
+        // A key that is changed after this may not open what the view has of it.
+        let generation = self.view().dsl().keystore().generation();
         let walked = self.view_for_round();
         let view = &walked.view;
         let phys = ScanPhys::load(view.directory())?;
@@ -358,8 +368,9 @@ impl Shared {
             false => Position::load(view, &phys),
         };
         let keystore = view.dsl().keystore();
-        let (keys, generation) = (keystore.keys_for_scan(), keystore.generation());
-        let mut found = Found::new(func, &phys, pace.shorter, keys);
+        let keys = keystore.keys_for_scan();
+        let mut found = Found::new(func, &phys, pace.shorter, keys.clone());
+        found.knows_keyless(pace.keyless(orders));
         let progress = |change: &dyn Fn(&mut Pass)| {
             view.note_scan(|pass| {
                 if let Some(pass) = pass {
@@ -369,24 +380,25 @@ impl Shared {
         };
         let course = Course { ends: &ends, late: &late, progress: &progress };
         let walk = || find::walk(view, &mut position, &mut found, course);
-        let walk = || Priority::Scrub.for_reads(|| Store::by_pointers(walk));
+        let walk = || Priority::Scrub.for_reads(|| Store::by_pointers(&keys, walk));
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundBegun);
         let (all, mut notes) = Store::attempt(walk);
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::RoundFound);
-        // A key that was changed does not open what the view has of it.
         let is_changed = || found.is_keyless() && keystore.generation() != generation;
         if ends() || is_changed() {
             view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
             return Ok(Round::LetGo);
         }
         let (totals, unseen, hides) = (found.totals(), found.unseen(), found.hides());
+        let keyless = found.keyless().clone();
         let (blocks, keys, senseless) = found.into_blocks();
         // A resilver goes on without a device that stays away: other vdevs may need what it gives them.
         let gave_up = |since: Time| func == ScanFunc::Resilver && clock.since(since) >= most;
         let patient = pace.silent < MOST_SILENT && !pace.away.is_some_and(gave_up);
-        let what = (func, blocks, &*keys);
+        let met = notes.wrong();
+        let what = (func, blocks, &*keys, &met);
         let mut done = match issue::issue(self, what, &reading, (patient, &ends), &progress) {
             Issued::All(done) if reading.is_safe() && !ends() => done,
             issued => {
@@ -404,11 +416,16 @@ impl Shared {
                 return Ok(Round::LetGo);
             }
         };
-        // The walk has read blocks of dnodes as they are, without looking at their MACs. What can be told of them, a scrub knows by now.
         let doubted = notes.unreadable();
-        // Another block may be in the place of one that was followed by its pointer alone.
-        let settled = |(at, bp): (&Bookmark, &BlockPointer)| self.disk.store.stays_doubted(bp, *at);
-        let hides = hides || !notes.doubted().iter().all(settled);
+        let hides = if hides { Some(true) } else { self.hides_more(notes.doubted(), &keys, &ends) };
+        let Some(hides) = hides.filter(|_| reading.is_safe()) else {
+            view.note_scan(|pass| pass.iter_mut().for_each(|pass| pass.ahead = [0; 4]));
+            if !ends() {
+                pace.learn(None, most.max(SHORTEST));
+            }
+            return Ok(Round::LetGo);
+        };
+        notes.leave(&done.met);
         notes.leave_weak();
         notes.confirm(&self.disk.store, &|| reading.is_safe());
         self.disk.store.list_senseless(senseless);
@@ -445,6 +462,7 @@ impl Shared {
         Ok(match self.note_round(end, phys)? {
             true => {
                 pace.told = (orders, doubted);
+                pace.keyless = (orders, keyless);
                 Round::Done
             }
             false => Round::LetGo,
@@ -453,6 +471,28 @@ impl Shared {
 }
 
 impl Shared {
+    /// Whether another block may be in the place of one that a walk with `keys` has followed by its pointer alone. `None`: the round `ends`.
+    fn hides_more(
+        &self,
+        doubted: &BTreeMap<Bookmark, BlockPointer>,
+        keys: &Arc<ScanKeys>,
+        ends: &dyn Fn() -> bool,
+    ) -> Option<bool> {
+        Store::by_pointers(keys, || {
+            for (at, bp) in doubted {
+                #[cfg(feature = "planted")]
+                self.reach(crate::planted::Moment::RoundDoubts);
+                if ends() {
+                    return None;
+                }
+                if !self.disk.store.stays_doubted(bp, *at) {
+                    return Some(true);
+                }
+            }
+            Some(false)
+        })
+    }
+
     /// Makes what a round wrote durable. False: a flush failed since there were these `failures`, and what was written may be lost.
     fn keeps_repairs(&self, tree: &VdevTree, failures: &FlushFailures) -> bool {
         if let Err(e) = self.disk.tree().flush_all() {

@@ -13,14 +13,14 @@ use cenote_vdev::injection::Handler as _;
 use rig::joining::replace;
 
 /// So many files of so many records have indirect blocks with some pointers.
-const RECORD: u64 = 4096;
+pub(super) const RECORD: u64 = 4096;
 /// Where the MAC is in a pointer.
 const MAC_AT: usize = 112;
 const POINTER: usize = 128;
 
 /// Bytes of a block that are other ones now, on all devices: name, place, what was there, what is there.
 #[derive(Default)]
-struct Spoilt(Vec<(&'static str, u64, u8, u8)>);
+pub(super) struct Spoilt(Vec<(&'static str, u64, u8, u8)>);
 
 impl Spoilt {
     fn file(rig: &Rig, name: &str) -> std::fs::File {
@@ -28,7 +28,7 @@ impl Spoilt {
     }
 
     /// Writes `now` in the place of `was`, the physical bytes of a block, with the parity of RAID-Z1 that goes with it.
-    fn write(
+    pub(super) fn write(
         &mut self,
         (rig, names): (&Rig, &[&'static str]),
         tree: &VdevTree,
@@ -83,7 +83,7 @@ fn word(bytes: &[u8], at: usize) -> i128 {
 }
 
 /// The words from `at` on, each `step`th, changed by these amounts, if they are there and stay words.
-fn changed(bytes: &[u8], (at, step): (usize, usize), by: &[i128]) -> Option<Vec<u8>> {
+pub(super) fn changed(bytes: &[u8], (at, step): (usize, usize), by: &[i128]) -> Option<Vec<u8>> {
     if at + 4 * step * by.len() > bytes.len() {
         return None;
     }
@@ -121,7 +121,7 @@ fn unpacked(bp: &BlockPointer, physical: &[u8]) -> Option<Vec<u8>> {
 
 /// Bytes of an indirect block of an encrypted dataset that differ from the right ones in the MACs of pointers alone, and satisfy its
 /// pointer.
-fn forged(bp: &BlockPointer, right: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn forged(bp: &BlockPointer, right: &[u8]) -> Option<Vec<u8>> {
     let kind = checksum::Checksum::from_u8(bp.checksum_type()).unwrap();
     let salt = Salt::new([0; 32]);
     let all = Abd::from_vec(right.to_vec());
@@ -176,7 +176,7 @@ fn made_small(line: &str, ashift: u64) -> Rig {
     rig
 }
 
-fn fill_small(engine: &Arc<Engine>) {
+pub(super) fn fill_small(engine: &Arc<Engine>) {
     secret_in(engine, 0);
     let new = NewDataset { name: PLAIN.into(), kind: Kind::Filesystem, props: vec![] };
     changes(engine).create(&new).unwrap();
@@ -191,7 +191,7 @@ fn fill_small(engine: &Arc<Engine>) {
 const PLAIN: &str = "tank/plain";
 
 /// The bytes of a block on a device: of a mirror, or of its columns.
-fn on_device(
+pub(super) fn on_device(
     rig: &Rig,
     tree: &VdevTree,
     bp: &BlockPointer,
@@ -221,7 +221,7 @@ fn on_device(
 type Spoils<'a> = dyn Fn(&BlockPointer, Bookmark, &[u8]) -> Option<Vec<u8>> + 'a;
 
 /// No resilver is under way any more, and none is due.
-fn is_over(engine: &Engine) {
+pub(super) fn is_over(engine: &Engine) {
     let begun = Instant::now();
     while engine.awaits_resilver() || engine.is_scanning() {
         assert!(begun.elapsed() < Duration::from_secs(120));

@@ -15,7 +15,7 @@
 //! - What a scrub, a corrective receive or a read writes in the place of a copy has the right MAC, where that can be checked. What a resilver
 //!   gives has it, where any copy does. Parts of gang blocks go by pointers.
 
-use super::{Reader, Store, is_packed, unpack};
+use super::{Block, Reader, Store, is_packed, unpack};
 use crate::arc::{Access, Key};
 use crate::error::{BlockError, Bookmark, ZIL_LEVEL};
 use crate::held;
@@ -56,9 +56,16 @@ pub(crate) fn is_vouched(bp: &BlockPointer, voucher: &Reader, physical: &Abd) ->
         _ if bp.level() > 0 => {
             unpack(bp, physical).is_ok_and(|data| crypt::check_indirect(bp, &data.bytes()).is_ok())
         }
-        Some(loaded) if bp.is_encrypted() => loaded.key().decrypt(bp, physical).is_ok(),
-        Some(loaded) => loaded.key().authenticate(bp, physical).is_ok(),
+        Some(loaded) => check_mac(bp, loaded, physical).is_ok(),
         None => true,
+    }
+}
+
+/// Looks at the MAC of a block of level 0.
+fn check_mac(bp: &BlockPointer, loaded: &LoadedKey, physical: &Abd) -> Result<(), CryptError> {
+    match bp.is_encrypted() {
+        true => loaded.key().decrypt(bp, physical).map(drop),
+        false => loaded.key().authenticate(bp, physical),
     }
 }
 
@@ -150,10 +157,26 @@ impl Store {
         checked.map(|()| data).map_err(|e| wrong(bp, at, e))
     }
 
-    /// As [`voucher`], with the key that blocks of its object set are read with.
+    /// As [`voucher`], with the key that blocks of its object set are read with; with that of a walk by pointers, if this is one.
     pub(crate) fn voucher(&self, bp: &BlockPointer, at: Bookmark) -> Option<Reader> {
         let keys = self.keys();
-        voucher(bp, at, || keys.of(at.objset).filter(|_| !keys.is_raw(at.objset)))
+        let own = || keys.of(at.objset).filter(|_| !keys.is_raw(at.objset));
+        voucher(bp, at, || keyless::lent_key(at.objset).unwrap_or_else(own))
+    }
+
+    /// A block that was read as it is on disk; an error, if a walk by pointers has the key that its MAC is not for.
+    pub(super) fn told(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        read: Result<Block, BlockError>,
+    ) -> Result<Block, BlockError> {
+        let block = read?;
+        // What is packed is not the bytes that the MAC is of. Blocks of dnodes are not.
+        let Some(loaded) = keyless::tells(bp, at).filter(|_| !is_packed(bp)) else {
+            return Ok(block);
+        };
+        check_mac(bp, &loaded, &block.data).map(|()| block).map_err(|e| wrong(bp, at, e))
     }
 
     /// The physical bytes of a block of which others were read that its MAC is not for (`why`): by any copy.

@@ -85,14 +85,14 @@ impl Lacks {
         for leaf in tree.leaves() {
             tree.set_dtl(leaf.guid(), Vec::new()).map_err(|e| e.to_string())?;
         }
-        let (places, keys) = (places(&pool), ScanKeys::default());
+        let (places, keys, none) = (places(&pool), ScanKeys::default(), BTreeSet::new());
         let errors = |(vdev, _): &(Arc<Vdev>, Vec<u64>)| vdev.errors().2;
         for Found { at, bp, .. } in blocks {
             let before: Vec<u64> = places.iter().map(errors).collect();
             let copies = 0..bp.dvas().count();
             let scanned = copies.map(|copy| ScanBlock { bp, at, copy, first: copy == 0 });
             let scanned: Vec<ScanBlock> = scanned.collect();
-            let done = pool.store().scan_many(ScanFunc::Scrub, &scanned, &keys, &|| true);
+            let done = pool.store().scan_many(ScanFunc::Scrub, &scanned, (&keys, &none), &|| true);
             if done.is_none_or(|done| done.errors > 0) {
                 return Err(format!("{at:?}: the block is on no disk"));
             }

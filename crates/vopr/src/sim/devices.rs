@@ -12,6 +12,11 @@
 //! what the pool said of its disks is true ([`Sim::prove`]). At any time the sound ones hold it by themselves
 //! ([`Sim::prove_sound`]).
 //!
+//! A disk that is rebuilt in the order of places has what it was given, and nothing has verified that. Its log is right all the same, as no other
+//! disk lies while a rebuild begins. Where one lied before a scrub of all has ended, what was rebuilt may be wrong, and no log says so: such
+//! disks are left out of what logs have to have, nothing is copied from them that is not verified, and all is scrubbed before they are
+//! whole.
+//!
 //! A spare of the pool steps in by itself when a disk fails. Once all is well it is detached, and goes back. It may be among the
 //! disks of the pool at any time, and need not be.
 //!
@@ -47,6 +52,8 @@ const MOST: usize = 3;
 /// How often it is looked whether all is well, and how long at most.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: usize = 3600;
+/// The state of a scan that has ended (`DSS_FINISHED`).
+const SCAN_FINISHED: u64 = 2;
 
 /// What is known of the disks.
 #[derive(Debug, Default)]
@@ -63,15 +70,27 @@ pub(super) struct Devices {
     pub leaving: BTreeSet<usize>,
     /// The one that is, or was, a spare.
     pub spare: Option<usize>,
+    /// Those that were rebuilt in the order of places since all was scrubbed.
+    pub rebuilt: BTreeSet<usize>,
+    /// A disk has lied since there is one.
+    pub lied: bool,
+}
+
+impl Devices {
+    /// What is copied without being verified may be wrong.
+    fn may_copy_wrong(&self, disks: &[std::sync::Arc<crate::disk::SimDisk>]) -> bool {
+        let lies = |bad: usize| disks.get(bad).is_some_and(|disk| disk.mood() == Mood::Lies);
+        self.lied || self.bad.is_some_and(lies)
+    }
 }
 
 /// A change of the devices of a pool. Disks have numbers.
 #[derive(Clone, Debug)]
 pub(super) enum DeviceChange {
-    /// A disk becomes another side of a mirror.
-    Attach { beside: usize, new: usize },
+    /// A disk becomes another side of a mirror; by a rebuild in the order of places (`in_order`), or by a resilver.
+    Attach { beside: usize, new: usize, in_order: bool },
     /// A disk takes the place of another.
-    Replace { old: usize, new: usize },
+    Replace { old: usize, new: usize, in_order: bool },
     /// A side of a mirror leaves.
     Detach(usize),
     /// A disk goes out of use.
@@ -195,6 +214,13 @@ impl Sim {
         Ok(known.collect())
     }
 
+    /// The guids of disks that were rebuilt since all was scrubbed.
+    pub(super) fn rebuilt(&self) -> Done<BTreeSet<u64>> {
+        let is_rebuilt = |leaf: &Leaf| self.devices.rebuilt.contains(&leaf.disk);
+        let leaves = self.leaves()?.into_iter().filter(is_rebuilt);
+        Ok(leaves.map(|leaf| leaf.guid).collect())
+    }
+
     fn guid_of(&self, disk: usize) -> Done<u64> {
         let found = self.leaves()?.into_iter().find(|leaf| leaf.disk == disk);
         found.map(|leaf| leaf.guid).ok_or_else(|| Stopped(format!("disk {disk} is not in use")))
@@ -264,6 +290,7 @@ impl Sim {
         tell(format_args!("disk {disk}: {mood:?}"));
         self.devices.bad = Some(disk);
         self.devices.whole.remove(&disk);
+        self.devices.lied |= mood == Mood::Lies && !self.devices.rebuilt.is_empty();
         self.disks[disk].set_mood(mood);
         Ok(())
     }
@@ -381,11 +408,13 @@ impl Sim {
             8 => ActivityRequest::Forget,
             _ => ActivityRequest::Cancel,
         };
+        let verified = !self.devices.may_copy_wrong(&self.disks);
+        let in_order = rng.random_ratio(1, 3) && verified;
         let change = match (rng.random_range(0..116), new, beside) {
             (0..22, Some(new), Some(beside)) if !top.is_raidz && top.slots.len() < MOST => {
-                DeviceChange::Attach { beside, new }
+                DeviceChange::Attach { beside, new, in_order }
             }
-            (0..42, Some(new), _) => DeviceChange::Replace { old: disk, new },
+            (0..42, Some(new), _) => DeviceChange::Replace { old: disk, new, in_order },
             (42..54, ..) if bears && !in_raidz => DeviceChange::Detach(disk),
             (54..66, ..) if bears => DeviceChange::Offline(disk, how),
             (66..76, ..) => DeviceChange::Online,
@@ -395,7 +424,7 @@ impl Sim {
             {
                 DeviceChange::Add(new)
             }
-            (82..90, ..) if all_mirrors && tops.len() > 1 => {
+            (82..90, ..) if all_mirrors && tops.len() > 1 && !self.devices.lied => {
                 DeviceChange::Remove(top.guid, top.disks())
             }
             (90..96, ..) => DeviceChange::Scrub,
@@ -418,14 +447,16 @@ impl Sim {
         };
         let known = &mut self.devices;
         match change {
-            DeviceChange::Attach { new, .. } => {
+            DeviceChange::Attach { new, in_order, .. } => {
                 known.whole.remove(new);
                 known.joining = Some(*new);
+                known.rebuilt.extend(in_order.then_some(*new));
             }
-            DeviceChange::Replace { old, new } => {
+            DeviceChange::Replace { old, new, in_order } => {
                 known.whole.remove(new);
                 known.joining = Some(*new);
                 known.leaving.extend(replaced.iter().chain([old]));
+                known.rebuilt.extend(in_order.then_some(*new));
             }
             DeviceChange::Detach(disk) => {
                 known.leaving.insert(*disk);
@@ -458,14 +489,15 @@ impl Sim {
 
     fn try_device_change(&self, change: &DeviceChange) -> Done {
         let engine = self.engine()?;
-        let join = |beside: &usize, new: &usize, replaces| -> Done {
+        let join = |beside: &usize, new: &usize, (replaces, in_order): (bool, &bool)| -> Done {
             let (beside, new) = (self.guid_of(*beside)?, self.prepared(*new)?);
             let new = new.into_single().ok_or_else(|| Stopped("not one device".into()))?;
-            Ok(engine.attach(Attach { beside, new, replaces })?)
+            let attach = Attach { beside, new, replaces };
+            Ok(if *in_order { engine.attach_sequentially(attach) } else { engine.attach(attach) }?)
         };
         match change {
-            DeviceChange::Attach { beside, new } => join(beside, new, false),
-            DeviceChange::Replace { old, new } => join(old, new, true),
+            DeviceChange::Attach { beside, new, in_order } => join(beside, new, (false, in_order)),
+            DeviceChange::Replace { old, new, in_order } => join(old, new, (true, in_order)),
             DeviceChange::Detach(disk) => Ok(engine.detach(self.guid_of(*disk)?, None)?),
             DeviceChange::Offline(disk, how) => Ok(engine.take_out(self.guid_of(*disk)?, *how)?),
             DeviceChange::Online => self.bring_back(),
@@ -534,6 +566,30 @@ impl Sim {
         Ok(self.engine()?.restore(&leaves, Restore::Offline)?)
     }
 
+    /// Whether a scrub of all has ended since disks were rebuilt. Else one begins, where none has begun (`proving`); none is under way.
+    fn is_proven(&mut self, proving: &mut bool) -> Done<bool> {
+        if self.devices.rebuilt.is_empty() {
+            return Ok(true);
+        }
+        let engine = self.engine()?;
+        let scan = ScanPhys::load(engine.pool().directory())?;
+        let is_over = scan.is_some_and(|s| !s.is_resilver() && s.state == SCAN_FINISHED);
+        if !*proving || !is_over {
+            *proving = true;
+            tell(format_args!("a scrub looks at what was rebuilt"));
+            if let Err(why) = engine.scrub() {
+                // Another scan has begun.
+                tell(format_args!("refused: {why}"));
+            }
+            return Ok(false);
+        }
+        if let Some(lost) = scan.filter(|scan| scan.errors > 0) {
+            return Err(Stopped(format!("a scrub finds what nothing mends: {lost:?}")));
+        }
+        (self.devices.rebuilt, self.devices.lied) = (BTreeSet::new(), false);
+        Ok(true)
+    }
+
     /// All disks are well and in use, and become whole.
     pub(super) fn settle(&mut self) -> Done {
         self.mend()?;
@@ -542,6 +598,7 @@ impl Sim {
         // Beside a checkpoint no disk leaves a vdev.
         self.discard()?;
         let engine = self.engine()?;
+        let mut proving = false;
         for _ in 0..LOOKS {
             let (tops, leaves) = (self.tops()?, self.leaves()?);
             let whole = leaves.iter().all(|leaf| leaf.in_use && !leaf.is_behind);
@@ -550,11 +607,11 @@ impl Sim {
                 self.mend()?;
             }
             let busy = tops.iter().any(|top| top.changes);
-            let scans = engine.is_scanning() || engine.awaits_resilver();
+            let scans = engine.is_scanning() || engine.awaits_resilver() || engine.is_rebuilding();
             if whole && busy && !scans {
                 self.let_spare_go()?;
             }
-            if whole && !busy && !scans {
+            if whole && !busy && !scans && self.is_proven(&mut proving)? {
                 let members: BTreeSet<usize> = tops.iter().flat_map(Top::disks).collect();
                 self.devices.leaving.clear();
                 self.devices.whole = members.clone();

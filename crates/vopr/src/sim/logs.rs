@@ -62,7 +62,12 @@ impl Sim {
         let images: Vec<Image> = self.disks.iter().map(|disk| disk.image()).collect();
         let is_noted = !tree.has_missed();
         self.live.values_mut().for_each(super::Live::is_stable);
-        let lacks = Lacks::of(&self.look_at(&lab::disks(&images, None))).map_err(Stopped)?;
+        let mut lacks = Lacks::of(&self.look_at(&lab::disks(&images, None))).map_err(Stopped)?;
+        if self.devices.lied {
+            // What was rebuilt may be wrong, and no log knows that.
+            let rebuilt = self.rebuilt()?;
+            lacks.lacking.retain(|(leaves, _)| !leaves.iter().any(|leaf| rebuilt.contains(leaf)));
+        }
         let noted = logs.values().filter(|log| !log.is_empty()).count();
         tell(format_args!("{} logs, {} groups lacking", noted, lacks.lacking.len()));
         let in_memory = lacks.unknown(&logs).map(|why| format!("in memory: {why}"));
