@@ -5,6 +5,7 @@
 
 use crate::Pool;
 use crate::config;
+use crate::devices::DeviceSet;
 use cenote_format::nvlist::NvList;
 use cenote_store::l2arc::{CacheFigures, Imported, OpenCache};
 use cenote_vdev::{Aux, Vdev, VdevState};
@@ -12,6 +13,17 @@ use std::sync::Arc;
 
 fn guid_of(cache: &NvList) -> u64 {
     config::number(cache, "guid")
+}
+
+/// Opens a cache device. A thread whose device hangs, also as it is opened, holds none of the others.
+fn opens(devices: &Arc<DeviceSet>, guid: u64) -> OpenCache {
+    let devices = Arc::downgrade(devices);
+    Box::new(move || {
+        let apart = devices.upgrade()?.apart(guid)?;
+        let opened = apart.open();
+        devices.upgrade()?.note_opened(&apart, opened.as_ref().err().copied());
+        opened.ok()
+    })
 }
 
 impl Pool {
@@ -33,10 +45,7 @@ impl Pool {
         gone.chain(left).for_each(|guid| store.detach_cache(guid));
         let how = Imported { writable: !self.readonly, group };
         for cache in used {
-            // A thread whose device hangs holds none of the others.
-            let (devices, guid) = (Arc::downgrade(self.devices()), guid_of(cache));
-            let open: OpenCache = Box::new(move || devices.upgrade()?.open(guid));
-            store.attach_cache(cache, open, how);
+            store.attach_cache(cache, opens(self.devices(), guid_of(cache)), how);
         }
     }
 
