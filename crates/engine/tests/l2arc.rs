@@ -473,6 +473,71 @@ fn cache_devices_come_and_go() {
     rig.judge();
 }
 
+/// Of two commands that settle at the same time which cache devices are used, the later one counts, whichever has waited for the other.
+#[test]
+fn a_device_that_was_removed_meanwhile_is_not_used_again() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    let (guid, pool) = (guid_of_cache(&engine), engine.pool());
+    let l2arc = pool.store().l2arc().clone();
+    drop(pool);
+    let alone = l2arc.alone();
+    std::thread::scope(|scope| {
+        // It has a view of the pool with the device.
+        let back = scope.spawn(|| engine.restore_cache(guid, Restore::Failure));
+        std::thread::sleep(Duration::from_millis(300));
+        let gone = scope.spawn(|| engine.remove(guid));
+        until("the list without it", || engine.pool().caches().is_empty());
+        drop(alone);
+        back.join().unwrap().unwrap();
+        gone.join().unwrap().unwrap();
+    });
+    assert!(l2arc.guids().is_empty());
+    engine.export(false).unwrap();
+    drop((engine, l2arc));
+    rig.judge_blocks();
+}
+
+/// A command that comes beside an export uses no device of a pool that may be another host's by then.
+#[test]
+fn no_device_is_used_after_an_export() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    let guid = guid_of_cache(&engine);
+    engine.export(false).unwrap();
+    let before = std::fs::read(rig.file("b")).unwrap();
+    engine.restore_cache(guid, Restore::Failure).unwrap();
+    assert!(engine.pool().store().l2arc().guids().is_empty());
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(before == std::fs::read(rig.file("b")).unwrap());
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Where the index has more of the ARC than its share, as that has become smaller, the oldest blocks are given up.
+#[test]
+fn the_index_keeps_to_its_share() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    engine.export(false).unwrap();
+    drop(engine);
+    let options = ImportOptions { arc_bytes: Some(1 << 20), ..ImportOptions::default() };
+    let engine = rig.import_as(options, EngineOptions::default());
+    until("what was there", || figures(&engine).counts.rebuild_success == 1);
+    let known = figures(&engine);
+    assert!(known.hdr_size > (1 << 20) / 100, "{known:?}");
+    // Other pools of these tests have larger ones.
+    cenote_store::tunables::L2ARC_META_PERCENT.set(1).unwrap();
+    until("less of it", || figures(&engine).hdr_size <= (1 << 20) / 100);
+    cenote_store::tunables::L2ARC_META_PERCENT.set(33).unwrap();
+    hits(&engine);
+    assert_eq!(figures(&engine).counts.cksum_bad, 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    judged_logs(&rig, "b");
+    rig.judge();
+}
+
 #[test]
 fn secondarycache_says_what_comes_to_cache_devices() {
     tune();

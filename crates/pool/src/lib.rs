@@ -138,9 +138,8 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
-        // Who inspects a pool is to see what is on its own devices.
-        if !options.skip_activity_check {
-            pool.use_caches();
+        if !options.no_caches {
+            pool.use_caches(&pool.store().l2arc().alone());
         }
         events::learn(&pool);
         events::Sysevent::of_pool("pool_import").post(pool.store());
