@@ -184,7 +184,8 @@ impl ArcCache {
         Arc::new(ArcCache::with(Bounds::modest().max, Following::tunables()))
     }
 
-    pub(super) fn is_off(&self) -> bool {
+    /// Whether it was found wrong.
+    pub(crate) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
     }
 
@@ -550,7 +551,7 @@ impl ArcCache {
 
     /// The budget is `budget` from now on. What is more is evicted, not all at once.
     pub(super) fn resize(&self, budget: u64) {
-        let mut some = |lists: &mut Lists, gone: &mut Vec<Value>| {
+        let some = |lists: &mut Lists, gone: &mut Vec<Value>| {
             let room = lists.room_of(budget);
             while lists.taken() > room && gone.len() < AT_ONCE {
                 self.evict(lists, gone);
@@ -562,7 +563,7 @@ impl ArcCache {
             lists.check();
             lists.c > budget
         };
-        while self.with_lists(&mut some) == Some(true) {}
+        while self.with_lists(some) == Some(true) {}
     }
 
     /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.
@@ -594,7 +595,7 @@ impl ArcCache {
             self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
             sizes(lists)
         });
-        let mut stats = sizes.unwrap_or(ArcStats::default());
+        let mut stats = sizes.unwrap_or_default();
         let sum = |of: &dyn Fn(&Shard) -> u64| self.shards.iter().map(of).sum::<u64>();
         let hits = [0, 1].map(|kind: usize| {
             [0, 1, 2].map(|list: usize| sum(&|s| s.counts.hits[kind][list].load(Relaxed)))

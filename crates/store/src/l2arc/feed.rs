@@ -193,6 +193,10 @@ impl Feeder {
         if tree.suspension().why().is_some() || tree.is_fenced() {
             return Next::Wait(secs);
         }
+        if arc.is_off() {
+            // Nothing comes from there any more, and what is here is read all the same.
+            return Next::Wait(secs);
+        }
         if !self.l2.has_room(arc) {
             self.l2.figures.abort_lowmem.add(1);
             let pool = tree.root().guid();
