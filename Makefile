@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs test-s3 clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs test-s3 test-azure clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -21,12 +21,14 @@ help:
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make test-s3      a pool in a distributed object store (SeaweedFS) whose nodes die and stand still, for ROUNDS"
+	@echo "make test-azure   a pool in Azurite, which speaks as Azure's Blob Storage does and stands still now and then, for ROUNDS"
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
-	@echo "make bench-object pools in object stores that take 0, 10 and 30 ms, beside the client of the store; bytes and requests for overwrites"
+	@echo "make bench-object pools in object stores that take 0, 10 and 30 ms, with and without a line of 10 Gbit/s, beside the client of the"
+	@echo "                  store; bytes and requests for overwrites"
 	@echo "make bench-scrub  scrubs beside the raw file, reads in front of them, resilvers"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   sending and receiving, full and of 1% changed, against the raw file and OpenZFS's own engine"
@@ -150,7 +152,12 @@ HARMS ?= 5
 test-s3:
 	scripts/setup.sh s3
 	CENOTE_TEST_DEADLINE=0 CENOTE_ROUNDS=$(ROUNDS) CENOTE_HARMS=$(HARMS) CENOTE_SEED=$(SEED) \
-		$(CARGO) test --locked -p cenote-cli --test cluster -- --ignored --nocapture
+		$(CARGO) test --locked -p cenote-cli --test cluster -- --ignored --nocapture while_nodes_die
+
+test-azure:
+	scripts/setup.sh azure
+	CENOTE_TEST_DEADLINE=0 CENOTE_ROUNDS=$(ROUNDS) CENOTE_HARMS=$(HARMS) CENOTE_SEED=$(SEED) \
+		$(CARGO) test --locked -p cenote-cli --test cluster -- --ignored --nocapture in_azure
 
 # The simulator: whole pools, with all their threads, from seeds. SEED is the first one. It ends after SECONDS or with the first that
 # fails; SEEDS=500: after so many seeds, whatever fails. A sixth of the pools is in an object store; VOPR_ARGS=--store: all of them.

@@ -7,7 +7,10 @@
 #                           (unpacked below target/, not installed), and the programs that are
 #                           tried on them
 #   scripts/setup.sh s3     the same without those programs, and a distributed object store (SeaweedFS),
-#                           built below target/ from its Go module, not installed
+#                           built below target/ from its Go module, not installed. It wants a Go of this
+#                           year, newer than Debian 12 has
+#   scripts/setup.sh azure  the same, with Azurite, which speaks as Azure's Blob Storage does, in its place,
+#                           of its npm package
 #   scripts/setup.sh bench  the same as run, and the benchmarks' peers: OpenZFS's engine as a library,
 #                           btrfs-progs, and zfs-fuse
 #
@@ -175,13 +178,15 @@ fi
 
 # The distributed object store of `make test-s3`, built as the module says: its own versions of all others.
 seaweedfs=github.com/seaweedfs/seaweedfs@v0.0.0-20261109003541-7506e5f91cd6
-if [ "$purpose" = s3 ] && ! [ -x "$here/target/seaweedfs/weed" ]; then
+if [ "$purpose" = s3 ] && [ "$(cat "$here/target/seaweedfs/version" 2>/dev/null)" != "$seaweedfs" ]; then
     command -v go >/dev/null || apt_install golang-go
     command -v setpriv >/dev/null || apt_install util-linux
     export CGO_ENABLED=0
     to=$here/target/seaweedfs
-    from=$(go mod download -json "$seaweedfs" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-    [ -n "$from" ] || die "the module $seaweedfs cannot be had"
+    # What goes wrong is told in what it writes.
+    found=$(go mod download -json "$seaweedfs" 2>&1) || true
+    from=$(printf '%s' "$found" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    [ -n "$from" ] || die "the module $seaweedfs cannot be had by $(go version): $found"
     say "building SeaweedFS below $to: minutes"
     rm -rf "$to"
     mkdir -p "$to"
@@ -191,4 +196,18 @@ if [ "$purpose" = s3 ] && ! [ -x "$here/target/seaweedfs/weed" ]; then
     (cd "$to/source" && go build -ldflags='-s -w' -o "$to/weed.new" ./weed) || die "SeaweedFS cannot be built with $(go version)"
     rm -rf "$to/source"
     mv "$to/weed.new" "$to/weed"
+    printf '%s\n' "$seaweedfs" >"$to/version"
+fi
+
+# The store of `make test-azure`.
+azurite=3.35.0
+if [ "$purpose" = azure ] && [ "$(cat "$here/target/azurite/version" 2>/dev/null)" != "$azurite" ]; then
+    command -v node >/dev/null || apt_install nodejs
+    command -v npm >/dev/null || apt_install npm
+    command -v setpriv >/dev/null || apt_install util-linux
+    say "installing Azurite below $here/target/azurite"
+    mkdir -p "$here/target/azurite"
+    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$here/target/azurite" "azurite@$azurite" ||
+        die "Azurite $azurite cannot be installed"
+    printf '%s\n' "$azurite" >"$here/target/azurite/version"
 fi

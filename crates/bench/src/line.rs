@@ -1,16 +1,12 @@
 //! A store behind a line that carries so many bytes a second, which all requests share, in the order in which they come.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
+use cenote_teststore::way::{Behind, Way};
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, PutResult, Result};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,8 +21,8 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn new(inner: Arc<dyn ObjectStore>, rate: u64) -> Arc<Line> {
-        Arc::new(Line { inner, rate, free: Default::default() })
+    pub fn new(inner: Arc<dyn ObjectStore>, rate: u64) -> Arc<Behind<Line>> {
+        Arc::new(Behind(Line { inner, rate, free: Default::default() }))
     }
 
     async fn carry(&self, line: usize, bytes: u64) {
@@ -39,57 +35,25 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by a line of {} bytes a second", self.inner, self.rate)
-    }
-}
-
 #[async_trait]
-impl ObjectStore for Line {
-    async fn put_opts(
-        &self,
-        at: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
+impl Way for Line {
+    const NAME: &'static str = "a line";
+
+    fn store(&self) -> &dyn ObjectStore {
+        &*self.inner
+    }
+
+    async fn put(&self, at: &Path, payload: PutPayload, how: PutOptions) -> Result<PutResult> {
         self.carry(0, payload.content_length() as u64).await;
-        self.inner.put_opts(at, payload, options).await
+        self.inner.put_opts(at, payload, how).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(at, options).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        let head = options.head;
-        let got = self.inner.get_opts(at, options).await?;
+    async fn get(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
+        let head = how.head;
+        let got = self.inner.get_opts(at, how).await?;
         if !head {
             self.carry(1, got.range.end - got.range.start).await;
         }
         Ok(got)
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }

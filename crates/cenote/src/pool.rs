@@ -54,6 +54,7 @@ impl Found {
             force: true,
             allow_missing_log: true,
             skip_activity_check: true,
+            no_caches: true,
             ..ImportOptions::default()
         })
     }

@@ -292,6 +292,7 @@ pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
         force: true,
         allow_missing_log: true,
         skip_activity_check: true,
+        no_caches: true,
         ..ImportOptions::default()
     };
     Pool::import(candidate, &options).map_err(|e| e.to_string())

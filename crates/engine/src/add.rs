@@ -38,7 +38,7 @@ impl Engine {
         self.sync_task(move |ctx| ctx.add(prepared))?;
         let pool = self.pool();
         pool.devices().insert(devices);
-        pool.use_caches();
+        self.use_caches();
         for top in tops.iter().filter_map(|id| pool.store().vdevs().top(*id).cloned()) {
             let added = Sysevent { vdev: Some(&top), ..Sysevent::of_pool("vdev_add") };
             added.post(pool.store());

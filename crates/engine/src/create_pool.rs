@@ -153,7 +153,7 @@ impl Engine {
         }
         engine.follow_autotrim();
         events::learn(&engine.pool());
-        engine.pool().use_caches();
+        engine.use_caches();
         engine.shared.learn_multihost().map_err(failed)?;
         engine.shared.arm();
         engine.tell("pool_create", STATE_ACTIVE);

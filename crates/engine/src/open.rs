@@ -135,7 +135,9 @@ impl Engine {
         }
         engine.begin_activities(all_claimed);
         events::learn(&engine.pool());
-        engine.pool().use_caches_of(opened_in);
+        let pool = engine.pool();
+        pool.use_caches_of(&pool.store().l2arc().alone(), opened_in);
+        drop(pool);
         engine.tell("pool_import", config::STATE_ACTIVE);
         engine.return_spares();
         engine.resume_scan();

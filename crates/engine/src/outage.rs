@@ -247,11 +247,11 @@ impl Engine {
     pub fn take_out_cache(&self, guid: u64, how: TakeOut) -> Result<(), EngineError> {
         if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             self.pool().devices().set_aside(guid, Some(how.state()));
-            self.pool().use_caches();
+            self.use_caches();
             return Ok(());
         }
         self.change_cache(guid, move |cache| mark(cache, how))?;
-        self.pool().use_caches();
+        self.use_caches();
         Ok(())
     }
 
@@ -279,8 +279,19 @@ impl Engine {
         {
             leaf.clear_errors();
         }
-        self.pool().reuse_cache(guid);
+        let pool = self.pool();
+        pool.look_for_cache(guid);
+        let alone = pool.store().l2arc().alone();
+        self.pool().reuse_cache(&alone, guid);
         Ok(())
+    }
+
+    /// Uses the cache devices that the pool has by then.
+    pub(crate) fn use_caches(&self) {
+        let store = self.pool().store().clone();
+        let alone = store.l2arc().alone();
+        // The newest view, whatever another thread has changed while this one waited.
+        self.pool().use_caches(&alone);
     }
 
     /// Changes what the list of cache devices says of one.

@@ -15,79 +15,16 @@ use cenote_format::crypt::{Suite, WrappingKey};
 use cenote_format::l2arc::{Header, LogBlock, header_sector};
 use cenote_pool::ImportOptions;
 use cenote_pool::reopen::Restore;
-use cenote_store::l2arc::L2Figures;
-use cenote_store::tunables as t;
 use cenote_store::{Caching, PrimaryCache};
 use cenote_testpools::{zdb_command, zdb_output};
 use cenote_vdev::VdevState;
 use cenote_zpl::{FileSystem, Settings};
+use rig::caches::{FILES, LEN, figures, filled, guid_of_cache, hits, tune, until, written};
 use rig::{Faulty, Rig, check, fill, open};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const LEN: usize = 700_000;
-const FILES: u64 = 24;
-
-/// Caches as these tests want them: small devices have log blocks too, and what is read ahead is written and read.
-fn tune() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        t::L2ARC_REBUILD_LEAST.set(0).unwrap();
-        t::L2ARC_NOPREFETCH.set(0).unwrap();
-        t::L2ARC_HEADROOM.set(0).unwrap();
-        t::L2ARC_FEED_MIN_MS.set(20).unwrap();
-    });
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn figures(engine: &Engine) -> L2Figures {
-    engine.pool().store().l2arc().figures()
-}
-
-/// Waits until most blocks are on cache devices, and none is on the way there.
-#[track_caller]
-fn written(engine: &Engine) {
-    until("blocks on cache devices", || {
-        let L2Figures { counts, sums, .. } = figures(engine);
-        sums.asize >= FILES * LEN as u64 && counts.writes_done == counts.writes_sent
-    });
-}
-
-fn guid_of_cache(engine: &Engine) -> u64 {
-    engine.pool().caches()[0].u64("guid").unwrap()
-}
-
-/// A pool with a cache device, and files of which most blocks are there.
-fn filled(rig: &Rig, line: &str, ashift: u64) -> Arc<Engine> {
-    tune();
-    let engine = rig.create(line, ashift);
-    let fs = open(&engine);
-    fill(&fs, 0..FILES, LEN);
-    engine.sync().unwrap();
-    written(&engine);
-    engine
-}
-
-/// Reads all files from what is not the ARC; how many blocks cache devices had.
-#[track_caller]
-fn hits(engine: &Engine) -> u64 {
-    let before = figures(engine).counts;
-    engine.pool().store().drop_caches();
-    check(&open(engine), 0..FILES, LEN);
-    let after = figures(engine).counts;
-    after.hits - before.hits
-}
 
 /// What `zdb -l` says of a cache device: log blocks with right checksums.
 fn judged_logs(rig: &Rig, file: &str) -> u64 {
@@ -533,6 +470,71 @@ fn cache_devices_come_and_go() {
     assert!(header(&rig, "b", 9).is_none());
     engine.export(false).unwrap();
     drop(engine);
+    rig.judge();
+}
+
+/// Of two commands that settle at the same time which cache devices are used, the later one counts, whichever has waited for the other.
+#[test]
+fn a_device_that_was_removed_meanwhile_is_not_used_again() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    let (guid, pool) = (guid_of_cache(&engine), engine.pool());
+    let l2arc = pool.store().l2arc().clone();
+    drop(pool);
+    let alone = l2arc.alone();
+    std::thread::scope(|scope| {
+        // It has a view of the pool with the device.
+        let back = scope.spawn(|| engine.restore_cache(guid, Restore::Failure));
+        std::thread::sleep(Duration::from_millis(300));
+        let gone = scope.spawn(|| engine.remove(guid));
+        until("the list without it", || engine.pool().caches().is_empty());
+        drop(alone);
+        back.join().unwrap().unwrap();
+        gone.join().unwrap().unwrap();
+    });
+    assert!(l2arc.guids().is_empty());
+    engine.export(false).unwrap();
+    drop((engine, l2arc));
+    rig.judge_blocks();
+}
+
+/// A command that comes beside an export uses no device of a pool that may be another host's by then.
+#[test]
+fn no_device_is_used_after_an_export() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    let guid = guid_of_cache(&engine);
+    engine.export(false).unwrap();
+    let before = std::fs::read(rig.file("b")).unwrap();
+    engine.restore_cache(guid, Restore::Failure).unwrap();
+    assert!(engine.pool().store().l2arc().guids().is_empty());
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(before == std::fs::read(rig.file("b")).unwrap());
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Where the index has more of the ARC than its share, as that has become smaller, the oldest blocks are given up.
+#[test]
+fn the_index_keeps_to_its_share() {
+    let rig = Rig::new(128 << 20);
+    let engine = filled(&rig, "a cache b", 9);
+    engine.export(false).unwrap();
+    drop(engine);
+    let options = ImportOptions { arc_bytes: Some(1 << 20), ..ImportOptions::default() };
+    let engine = rig.import_as(options, EngineOptions::default());
+    until("what was there", || figures(&engine).counts.rebuild_success == 1);
+    let known = figures(&engine);
+    assert!(known.hdr_size > (1 << 20) / 100, "{known:?}");
+    // Other pools of these tests have larger ones.
+    cenote_store::tunables::L2ARC_META_PERCENT.set(1).unwrap();
+    until("less of it", || figures(&engine).hdr_size <= (1 << 20) / 100);
+    cenote_store::tunables::L2ARC_META_PERCENT.set(33).unwrap();
+    hits(&engine);
+    assert_eq!(figures(&engine).counts.cksum_bad, 0);
+    engine.export(false).unwrap();
+    drop(engine);
+    judged_logs(&rig, "b");
     rig.judge();
 }
 

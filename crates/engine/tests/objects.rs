@@ -5,6 +5,7 @@
 
 mod rig;
 
+use cenote_dmu::readahead::ReadAhead;
 use cenote_engine::{Engine, EngineOptions};
 use cenote_objects::{Space, Tunables};
 use cenote_pool::props::PropChange;
@@ -367,6 +368,44 @@ fn addresses_end_with_out_of_space() {
     engine.sync().unwrap();
     engine.export(false).unwrap();
     drop(engine);
+    audit(&store);
+}
+
+/// Files that were read to their ends and stay open leave all that is read ahead to other readers.
+#[test]
+fn readers_that_are_at_an_end_wait_for_nothing() {
+    let store = store(&["test://ends"]);
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_with("test://ends", 0, options());
+    let fs = open(&engine);
+    let sizes = [4096, 20 << 20];
+    let numbers = sizes.map(|size| {
+        let file = fs.create(fs.root(), format!("{size}").as_bytes(), &rig::NODE).unwrap();
+        fs.write(file.ino, 0, &rig::bytes(size as u64, size), false).unwrap();
+        file.ino
+    });
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    let pool = view("test://ends");
+    let root = pool.dsl().root().unwrap();
+    let files = pool.dsl().open_objset(&root).unwrap();
+    let readers = [ReadAhead::new(), ReadAhead::new()];
+    let (most, mut least) = (1 << 30, u64::MAX);
+    let left = || pool.store().ahead_share().left_of(most);
+    assert!(pool.store().read_ahead().is_some());
+    for ((number, size), reader) in numbers.into_iter().zip(sizes).zip(&readers) {
+        let object = files.object(number).unwrap();
+        for at in (0..size as u64).step_by(128 << 10) {
+            let len = (size as u64 - at).min(128 << 10);
+            reader.before_read(at, len, false, |_, _| Some(object.clone()));
+            least = least.min(left());
+            object.read(at, &mut vec![0; len as usize]).unwrap();
+        }
+    }
+    assert!(least < most, "nothing was read ahead");
+    assert_eq!(left(), most);
+    drop((readers, files, root, pool));
     audit(&store);
 }
 

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::error::Result;
 use crate::id::Id;
 use crate::index::Lack;
+use crate::requests::Class;
 use crate::space::Space;
 
 /// What does not match.
@@ -57,7 +58,7 @@ impl Space {
                 match page {
                     Ok(entries) => live.extend(entries.iter().map(|entry| entry.id)),
                     Err(Lack::Absent(keys)) => {
-                        self.load(&keys).await?;
+                        self.load(&keys, Class::Background).await?;
                         continue;
                     }
                     Err(Lack::Wrong(why)) => {

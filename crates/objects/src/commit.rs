@@ -14,6 +14,7 @@ use crate::head::Head;
 use crate::id::Id;
 use crate::index::Lack;
 use crate::record::Record;
+use crate::requests::Class;
 use crate::root::Root;
 use crate::space::{Pin, Space, State};
 use crate::stats::Purpose;
@@ -115,7 +116,7 @@ impl Space {
         };
         // Readers would have dropped what was read before the last page is there.
         let pin = Pin::new(&self.shared.state);
-        self.load(&worn).await?;
+        self.load(&worn, Class::Sync).await?;
         let one = loop {
             let absent = {
                 let mut state = self.shared.state.lock();
@@ -131,7 +132,7 @@ impl Space {
                     Err(Lack::Absent(keys)) => keys,
                 }
             };
-            self.load(&absent).await?;
+            self.load(&absent, Class::Sync).await?;
         };
         drop(pin);
         Ok(one)
@@ -159,6 +160,8 @@ impl Space {
         let (group, last) = (record.group, root.group);
         invariant!(last < group, "group {group} is made ready, and group {last} is stored");
         invariant!(!state.frozen, "group {group} is made ready beside another one");
+        let (from, until) = (root.next, cut.next);
+        invariant!(from <= until, "group {group} ends at {until:#x}, and begins at {from:#x}");
         let mut objects = Vec::new();
         let full = self.full(&root);
         root.inline.extend(record.encode());
@@ -265,6 +268,11 @@ impl Space {
         let mut state = self.shared.state.lock();
         let group = one.root.group;
         invariant!(state.frozen, "group {group} ends, and was not made ready");
+        let made = state.root.group;
+        invariant!(made == group, "group {group} ends, and group {made} was made ready");
+        let of_group = state.packed.range(..one.cut.next).map(|(_, packed)| packed);
+        let unsent = of_group.map(|p| (p.id, &p.phase)).find(|(_, p)| !matches!(p, Phase::Sent(_)));
+        invariant!(unsent.is_none(), "group {group} is stored, and {unsent:?} is not");
         state.packed.retain(|start, _| *start >= one.cut.next);
         state.discard(&one.garbage, Duration::ZERO, &requests.tunables);
         state.old_roots.extend(head.passed(requests));

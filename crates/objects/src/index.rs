@@ -328,6 +328,8 @@ impl Index {
             let Some(key) = next.or_else(|| self.clean.first()).copied() else { return };
             self.hand = key;
             let slot = self.pages.get_mut(&key);
+            let changed = slot.as_ref().is_some_and(|slot| slot.home.is_none());
+            invariant!(!changed, "page {key:#x} was changed, and is to be dropped");
             if slot.is_none_or(|slot| !std::mem::take(&mut slot.used)) {
                 self.drop_bytes(key);
             }

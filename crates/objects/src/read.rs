@@ -105,7 +105,7 @@ impl Space {
                 if answers[n].is_some() {
                     continue;
                 }
-                match self.place(*address, *length).await {
+                match self.place(*address, *length, class).await {
                     Ok(Place::Memory(bytes)) => answers[n] = Some(Ok(bytes)),
                     Ok(Place::Object(entry)) => {
                         objects.entry(entry.id).or_insert((entry, Vec::new())).1.push(n);
@@ -196,7 +196,7 @@ impl Space {
     }
 
     /// Where a block is now.
-    async fn place(&self, address: u64, length: u64) -> Result<Place> {
+    async fn place(&self, address: u64, length: u64, class: Class) -> Result<Place> {
         check(address, length)?;
         let unmapped = Error::Unmapped { address, length };
         loop {
@@ -227,7 +227,7 @@ impl Space {
                     Err(Lack::Absent(keys)) => keys,
                 }
             };
-            self.load(&absent).await?;
+            self.load(&absent, class).await?;
         }
     }
 

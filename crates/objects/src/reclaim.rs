@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cenote_format::invariant;
 use cenote_format::invariant::{broken, said};
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
@@ -135,7 +136,7 @@ impl Space {
 
     /// Writes the runs of a page anew. After a run that is damaged it goes on.
     async fn reclaim_page(&self, key: u64, live: &dyn Live, done: &mut Reclaimed) -> Result<()> {
-        self.load(&[key].into()).await?;
+        self.load(&[key].into(), Class::Background).await?;
         let tunables = &self.shared.requests.tunables;
         let page = self.shared.state.lock().index.page(key);
         let entries = match page {
@@ -212,7 +213,10 @@ impl Space {
         if live.is_empty() {
             return Ok(None);
         }
-        state.moving.extend(entries.iter().map(|entry| entry.start));
+        for Entry { start, id, .. } in &entries {
+            let marked = state.moving.insert(*start);
+            invariant!(marked, "object {id} is written anew twice at a time");
+        }
         drop(state);
         Ok(Some(Run { shared: self.shared.clone(), entries, live, moved: false }))
     }

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cenote_format::invariant;
 use futures_util::future::{join_all, try_join_all};
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -109,7 +110,8 @@ impl State {
     /// A new name.
     pub fn name(&mut self) -> Id {
         let id = Id::new(self.root.epoch(), self.counter);
-        self.loose.insert(self.counter);
+        let new = self.loose.insert(self.counter);
+        invariant!(new, "the name {id} is given out twice");
         self.counter += 1;
         id
     }
@@ -126,7 +128,8 @@ pub(crate) struct Pin<'a>(&'a Mutex<State>);
 
 impl<'a> Pin<'a> {
     pub fn new(state: &'a Mutex<State>) -> Self {
-        state.lock().pinned = true;
+        let pinned = std::mem::replace(&mut state.lock().pinned, true);
+        invariant!(!pinned, "two commits at a time read pages of the index");
         Self(state)
     }
 }
@@ -447,15 +450,15 @@ impl Space {
         failed
     }
 
-    /// Reads absent pages of the index.
-    pub(crate) async fn load(&self, keys: &BTreeSet<u64>) -> Result<()> {
+    /// Reads absent pages of the index, for what is as urgent as that.
+    pub(crate) async fn load(&self, keys: &BTreeSet<u64>, class: Class) -> Result<()> {
         let requests = &self.shared.requests;
         let one = async |key: u64| {
             let Some((id, offset, length)) = self.shared.state.lock().index.home(key) else {
                 return Ok(());
             };
             let path = id.path(&requests.prefix);
-            let bytes = requests.range(&path, offset..offset + length, Class::Sync).await?;
+            let bytes = requests.range(&path, offset..offset + length, class).await?;
             let mut state = self.shared.state.lock();
             state
                 .index

@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cenote_format::invariant::broken;
 use cenote_format::{invariant, less};
 use futures_util::FutureExt;
 use object_store::PutPayload;
@@ -58,6 +59,13 @@ impl Packed {
             && waits
             && self.filled == self.end - start
             && !self.blocks.is_empty()
+    }
+
+    /// So many bytes more are written or given up.
+    fn fill(&mut self, start: u64, length: u64) {
+        let (id, filled, room) = (self.id, self.filled + length, self.end - start);
+        invariant!(filled <= room, "object {id}: {filled} bytes are filled of {room}");
+        self.filled = filled;
     }
 
     /// Nothing in it is going to be written.
@@ -174,7 +182,8 @@ impl Space {
             held: false,
             phase: Phase::Filling,
         };
-        state.packed.insert(address, packed);
+        let other = state.packed.insert(address, packed).map(|other| other.id);
+        invariant!(other.is_none(), "{address:#x} is given out twice: object {other:?} has it");
         Ok(address)
     }
 
@@ -204,11 +213,11 @@ impl Space {
             if let Some(error) = state.fenced.as_ref().or(state.failed.as_ref()) {
                 return Err(error.clone());
             }
-            let packed = state.packed.range_mut(..=address).next_back().map(|(_, packed)| packed);
+            let packed = state.packed.range_mut(..=address).next_back();
             let refused = |why| {
                 Err(Error::Refused(format!("write of {length} bytes at {address:#x}: {why}")))
             };
-            let Some(packed) = packed.filter(|packed| address + length <= packed.end) else {
+            let Some((start, packed)) = packed.filter(|(_, p)| address + length <= p.end) else {
                 return refused("the address was not given out in this group");
             };
             if packed.phase != Phase::Filling {
@@ -219,7 +228,7 @@ impl Space {
                 return refused("it overlaps another block");
             }
             if !same {
-                packed.filled += length;
+                packed.fill(*start, length);
             }
             packed.blocks.insert(address, bytes);
             packed.held |= held;
@@ -237,19 +246,19 @@ impl Space {
         check(address, length)?;
         {
             let mut state = self.shared.state.lock();
-            let packed = state.packed.range_mut(..=address).next_back().map(|(_, packed)| packed);
-            let packed = packed.filter(|packed| {
+            let packed = state.packed.range_mut(..=address).next_back();
+            let packed = packed.filter(|(_, packed)| {
                 address + length <= packed.end
                     && packed.phase == Phase::Filling
                     && !packed.taken(address, length)
             });
-            let Some(packed) = packed else {
+            let Some((start, packed)) = packed else {
                 return Err(Error::Refused(format!(
                     "{length} bytes at {address:#x} are not given up: they were written, or not given out in this group"
                 )));
             };
             packed.gaps.insert(address, length);
-            packed.filled += length;
+            packed.fill(*start, length);
         }
         self.send().await;
         Ok(())
@@ -402,18 +411,19 @@ impl Space {
 /// An upload has ended.
 fn ended(shared: &Arc<Shared>, start: u64, sent: Result<Entry>) {
     let mut state = shared.state.lock();
-    if let Some(packed) = state.packed.get_mut(&start) {
-        let (id, phase) = (packed.id, &packed.phase);
-        invariant!(*phase == Phase::Sending, "the upload of object {id} ends, and it is {phase:?}");
-        match sent {
-            Ok(entry) => {
-                packed.phase = Phase::Sent(entry);
-                packed.blocks.clear();
-            }
-            Err(error) => {
-                packed.phase = Phase::Failed;
-                state.failed = Some(error);
-            }
+    let Some(packed) = state.packed.get_mut(&start) else {
+        broken(format_args!("an upload of blocks from {start:#x} on ends, and no group has them"))
+    };
+    let (id, phase) = (packed.id, &packed.phase);
+    invariant!(*phase == Phase::Sending, "the upload of object {id} ends, and it is {phase:?}");
+    match sent {
+        Ok(entry) => {
+            packed.phase = Phase::Sent(entry);
+            packed.blocks.clear();
+        }
+        Err(error) => {
+            packed.phase = Phase::Failed;
+            state.failed = Some(error);
         }
     }
     drop(state);

@@ -5,8 +5,9 @@
 
 use crate::Pool;
 use crate::config;
+use crate::devices::DeviceSet;
 use cenote_format::nvlist::NvList;
-use cenote_store::l2arc::{CacheFigures, Imported, OpenCache};
+use cenote_store::l2arc::{Alone, CacheFigures, Imported, OpenCache};
 use cenote_vdev::{Aux, Vdev, VdevState};
 use std::sync::Arc;
 
@@ -14,17 +15,28 @@ fn guid_of(cache: &NvList) -> u64 {
     config::number(cache, "guid")
 }
 
+/// Opens a cache device. A thread whose device hangs, also as it is opened, holds none of the others.
+fn opens(devices: &Arc<DeviceSet>, guid: u64) -> OpenCache {
+    let devices = Arc::downgrade(devices);
+    Box::new(move || {
+        let apart = devices.upgrade()?.apart(guid)?;
+        let opened = apart.open();
+        devices.upgrade()?.note_opened(&apart, opened.as_ref().err().copied());
+        opened.ok()
+    })
+}
+
 impl Pool {
-    /// Uses the cache devices that the pool has now, and none that it does not have.
-    pub fn use_caches(&self) {
-        self.use_caches_of(self.uberblock().txg);
+    /// Uses the cache devices that the pool has now, and none that it does not have. This is the newest view of the pool since the caller is `alone`: an older
+    /// one would bring back what has left meanwhile. After an export none is used.
+    pub fn use_caches(&self, alone: &Alone<'_>) {
+        self.use_caches_of(alone, self.uberblock().txg);
     }
 
     /// The same, where `group` is the last one that may have been written to them: that in which the pool was opened. What an import writes
     /// first may be numbered as what another host wrote in a state that is lost.
-    pub fn use_caches_of(&self, group: u64) {
+    pub fn use_caches_of(&self, _alone: &Alone<'_>, group: u64) {
         let store = self.store();
-        let _alone = store.l2arc().alone();
         let (used, left): (Vec<_>, Vec<_>) =
             self.caches().iter().partition(|cache| self.cache_out(cache).is_none());
         let used_guids: Vec<u64> = used.iter().map(|cache| guid_of(cache)).collect();
@@ -33,22 +45,27 @@ impl Pool {
         gone.chain(left).for_each(|guid| store.detach_cache(guid));
         let how = Imported { writable: !self.readonly, group };
         for cache in used {
-            // A thread whose device hangs holds none of the others.
-            let (devices, guid) = (Arc::downgrade(self.devices()), guid_of(cache));
-            let open: OpenCache = Box::new(move || devices.upgrade()?.open(guid));
-            store.attach_cache(cache, open, how);
+            store.attach_cache(cache, opens(self.devices(), guid_of(cache)), how);
         }
     }
 
-    /// Uses a cache device anew that has failed.
-    pub fn reuse_cache(&self, guid: u64) {
-        let failed = self.store().cache_state(guid).is_none_or(|state| !state.readable());
-        if failed {
+    /// Uses a cache device anew that has failed; see [`Pool::use_caches`].
+    pub fn reuse_cache(&self, alone: &Alone<'_>, guid: u64) {
+        if self.has_failed(guid) {
             self.store().detach_cache(guid);
-            // It may be there by now.
+        }
+        self.use_caches(alone);
+    }
+
+    fn has_failed(&self, guid: u64) -> bool {
+        self.store().cache_state(guid).is_none_or(|state| !state.readable())
+    }
+
+    /// Looks for a cache device that has failed: it may be there by now. That may take long.
+    pub fn look_for_cache(&self, guid: u64) {
+        if self.has_failed(guid) {
             self.devices().look_for_caches(self.directory());
         }
-        self.use_caches();
     }
 
     /// The state in which a cache device was taken out of use; `None`: it was not.

@@ -94,6 +94,24 @@ impl Found {
     }
 }
 
+/// The device of one leaf, apart from those of the others: whoever waits for it holds none of them.
+pub struct Apart {
+    guid: u64,
+    found: Found,
+    opener: Opener,
+    writable: bool,
+}
+
+impl Apart {
+    /// Opens the device as the pool's devices are, unless it is open.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn open(&self) -> Result<Arc<dyn Device>, ErrorKind> {
+        self.found.open(&self.opener, self.writable)
+    }
+}
+
 /// How the device at a path is opened, for writing or not.
 #[derive(Clone)]
 pub struct Opener {
@@ -281,10 +299,21 @@ impl DeviceSet {
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        let found = self.found(guid)?;
-        let opened = found.open(&self.opener, self.writable);
-        self.note(guid, &found.path, opened.as_ref().err().copied());
+        let apart = self.apart(guid)?;
+        let opened = apart.open();
+        self.note_opened(&apart, opened.as_ref().err().copied());
         opened.ok()
+    }
+
+    /// What it takes to open the device with this guid, which does not hold the others.
+    pub fn apart(&self, guid: u64) -> Option<Apart> {
+        let (found, opener, writable) = (self.found(guid)?, self.opener.clone(), self.writable);
+        Some(Apart { guid, found, opener, writable })
+    }
+
+    /// Notes with which error a device was opened apart, if with one.
+    pub fn note_opened(&self, apart: &Apart, error: Option<ErrorKind>) {
+        self.note(apart.guid, &apart.found.path, error);
     }
 
     /// Notes whether the device of a leaf, asked for at a path, does not answer.

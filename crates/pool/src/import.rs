@@ -85,8 +85,10 @@ pub struct ImportOptions {
     pub checkpoint: bool,
     /// The id of this system, if it is not to be looked up.
     pub hostid: Option<u32>,
-    /// Do not watch a `multihost=on` pool for activity: for inspection (`zdb`).
+    /// Do not watch a `multihost=on` pool for activity: for inspection.
     pub skip_activity_check: bool,
+    /// Use no cache devices: who inspects a pool (`zdb`) is to see what is on its own devices. Of a pool that is imported for reading.
+    pub no_caches: bool,
 }
 
 /// A pool whose MOS is open and whose config is complete.

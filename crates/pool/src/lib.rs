@@ -139,8 +139,8 @@ impl Pool {
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
         // An inspection must see what is on the pool's own devices.
-        if !options.skip_activity_check {
-            pool.use_caches();
+        if !options.no_caches {
+            pool.use_caches(&pool.store().l2arc().alone());
         }
         events::learn(&pool);
         events::Sysevent::of_pool("pool_import").post(pool.store());

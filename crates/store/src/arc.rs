@@ -17,7 +17,7 @@
 //! mount, will hardly be asked for again. Once it was read it is *uncached* (`arc_uncached`): it stays for a
 //! moment, since a large block is often read in parts, and leaves no ghost. So the reading of a large file
 //! goes through a few MiB of memory over and over again rather than through all of the budget, and all else
-//! stays where it is.
+//! stays where it is. What was read ahead and is not read yet is beside that: of an object store up to a quarter of the budget.
 //!
 //! # What is in it
 //!

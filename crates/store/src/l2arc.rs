@@ -55,15 +55,16 @@ use cenote_format::invariant::caught;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Device, Priority, VdevState};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 pub use device::CacheFigures;
 pub use figures::{L2Counts, L2Figures, gone};
 pub use index::Sums;
 
-use device::CacheDev;
+use device::{CacheDev, STOPPING};
 use figures::Figures;
 use index::Index;
 
@@ -78,7 +79,7 @@ pub type OpenCache = Box<dyn Fn() -> Option<Arc<dyn Device>> + Send>;
 pub struct Imported {
     /// They may be written to.
     pub writable: bool,
-    /// The last group that is on disk.
+    /// The last group that is on disk; the first time that in which the pool was opened.
     pub group: u64,
 }
 
@@ -104,7 +105,15 @@ pub struct L2arc {
     charged: Mutex<Charged>,
     /// Its state was found to be wrong.
     off: AtomicBool,
+    /// The pool is exported. It is set, and looked at, with `devices` held.
+    closed: AtomicBool,
+    /// The last group that was on disk when the pool was opened, and devices of which it is known what an earlier import left there.
+    opened_in: OnceLock<u64>,
+    known: Mutex<HashSet<u64>>,
 }
+
+/// Nobody else settles meanwhile which devices are used.
+pub struct Alone<'a>(#[allow(dead_code)] MutexGuard<'a, ()>);
 
 impl L2arc {
     pub(crate) fn is_on(&self) -> bool {
@@ -123,18 +132,25 @@ impl L2arc {
         done.ok()
     }
 
-    /// The device with this number.
-    fn device(&self, number: u32) -> Option<Arc<CacheDev>> {
-        self.devices.read().iter().find(|device| device.number == number).cloned()
-    }
-
     fn by_guid(&self, guid: u64) -> Option<Arc<CacheDev>> {
         self.devices.read().iter().find(|device| device.guid == guid).cloned()
     }
 
     /// Keeps others from settling at the same time which devices are used.
-    pub fn alone(&self) -> MutexGuard<'_, ()> {
-        self.settling.lock()
+    pub fn alone(&self) -> Alone<'_> {
+        Alone(self.settling.lock())
+    }
+
+    /// What an import left on a device was of this group or an earlier one, where `now` is the last one that is on disk. What this import has written itself
+    /// may be of later ones.
+    fn last_group(&self, guid: u64, now: u64) -> u64 {
+        let opened_in = *self.opened_in.get_or_init(|| now);
+        if self.known.lock().contains(&guid) { now } else { opened_in }
+    }
+
+    /// It is known what an earlier import left on a device.
+    fn is_known(&self, guid: u64) {
+        self.known.lock().insert(guid);
     }
 
     /// The guids of the devices.
@@ -183,17 +199,22 @@ impl L2arc {
             device
         };
         if let Some(device) = device {
-            device.stop();
+            device.stop(Instant::now() + STOPPING);
             self.drop_blocks(&device);
         }
     }
 
-    /// Stops to use all of them, as when a pool is exported.
+    /// Stops to use all of them, as when a pool is exported: none is used from now on.
     pub fn close(&self) {
-        let devices = std::mem::take(&mut *self.devices.write());
-        self.any.store(false, Relaxed);
+        let devices = {
+            let mut devices = self.devices.write();
+            self.closed.store(true, Relaxed);
+            self.any.store(false, Relaxed);
+            std::mem::take(&mut *devices)
+        };
+        let until = Instant::now() + STOPPING;
         devices.iter().for_each(|device| device.tell_to_stop());
-        devices.iter().for_each(|device| device.stop());
+        devices.iter().for_each(|device| device.stop(until));
         devices.iter().for_each(|device| self.drop_blocks(device));
         self.figures.goes();
     }
@@ -226,7 +247,7 @@ impl L2arc {
     fn drop_blocks(&self, device: &CacheDev) {
         self.guarded(|| {
             self.index.remove_device(device.number);
-            self.figures.logs_go(device.take_logs());
+            device.forget_logs(&self.figures);
         });
         if self.off.load(Relaxed) {
             // Nothing of it is looked at any more.
@@ -339,6 +360,10 @@ impl Store {
         let guid = config.u64("guid").unwrap_or(0);
         let device = {
             let mut devices = self.l2arc.devices.write();
+            // As the pool was exported meanwhile.
+            if self.l2arc.closed.load(Relaxed) {
+                return;
+            }
             if devices.iter().any(|device| device.guid == guid) {
                 return;
             }
@@ -348,6 +373,7 @@ impl Store {
             self.l2arc.any.store(true, Relaxed);
             device
         };
+        let how = Imported { group: self.l2arc.last_group(guid, how.group), ..how };
         feed::start(self, device, open, how);
     }
 

@@ -15,8 +15,10 @@ pub(crate) use pressure::Pressure;
 
 use cenote_format::abd;
 use std::fs::read_to_string;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Where the system tells of memory.
 #[derive(Clone, Debug)]
@@ -35,17 +37,20 @@ impl Default for Places {
 
 impl Places {
     /// The control groups of this process that may limit its memory.
-    fn groups(&self) -> Vec<Group> {
-        let text = read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
-        groups_of(&text, &self.groups)
+    fn groups(&self) -> io::Result<Vec<Group>> {
+        let text = text_of(&self.proc.join("self/cgroup"))?.unwrap_or_default();
+        Ok(groups_of(&text, &self.groups))
     }
 
     /// Memory as it is now (`arc_available_memory`, `arc_free_memory`).
     pub fn memory(&self) -> Memory {
         let text = read_to_string(self.proc.join("meminfo")).unwrap_or_default();
         let groups = self.groups();
-        let least = |system: &str, of: fn(&Group) -> Option<u64>| {
-            kib(&text, system).into_iter().chain(groups.iter().filter_map(of)).min()
+        // Where one of the groups cannot be asked, what it leaves is not known.
+        let least = |system: &str, of: fn(&Group) -> io::Result<Option<u64>>| {
+            let of_groups: Vec<_> = groups.as_ref().ok()?.iter().map(of).collect();
+            let known = of_groups.into_iter().collect::<io::Result<Vec<_>>>().ok()?;
+            known.into_iter().flatten().chain(kib(&text, system)).min()
         };
         Memory {
             all: kib(&text, "MemTotal"),
@@ -54,12 +59,38 @@ impl Places {
             available: least("MemAvailable", Group::left),
         }
     }
+
+    /// Whether these are of the system that the process runs on.
+    pub fn are_own(&self) -> bool {
+        self.proc == Path::new("/proc")
+    }
 }
 
-/// Bytes of memory that this process can have (`arc_all_memory`); `None` if that cannot be found out. It is asked for once.
+/// The text of a file; `None`: there is none for this process.
+fn text_of(path: &Path) -> io::Result<Option<String>> {
+    match read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// What [`usable_memory`] is since it was found out anew; 0: it was not.
+static USABLE: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of memory that this process can have (`arc_all_memory`); `None` if that cannot be found out. It is asked for once, and anew where the process follows
+/// memory.
 pub fn usable_memory() -> Option<u64> {
     static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
-    *MEMORY.get_or_init(|| Memory::now().usable)
+    let now = Some(USABLE.load(Relaxed)).filter(|bytes| *bytes > 0);
+    now.or_else(|| *MEMORY.get_or_init(|| Memory::now().usable))
+}
+
+/// This process can have so many bytes from now on, if that could be found out.
+pub(crate) fn set_usable(usable: Option<u64>) {
+    if let Some(bytes) = usable {
+        USABLE.store(bytes, Relaxed);
+    }
 }
 
 /// Memory as it is at some time, in bytes; `None`: that cannot be found out.
@@ -96,32 +127,38 @@ struct Group {
 }
 
 impl Group {
-    fn number(&self, file: &str) -> Option<u64> {
+    fn number(&self, file: &str) -> io::Result<Option<u64>> {
         // The word `max` stands for no limit.
-        read_to_string(self.dir.join(file)).ok()?.trim().parse().ok()
+        Ok(text_of(&self.dir.join(file))?.and_then(|text| text.trim().parse().ok()))
     }
 
-    fn limit(&self) -> Option<u64> {
+    fn limit(&self) -> io::Result<Option<u64>> {
         let files: &[&str] =
             if self.unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
-        files.iter().filter_map(|file| self.number(file)).min()
+        let mut least = None;
+        for file in files {
+            least = self.number(file)?.into_iter().chain(least).min();
+        }
+        Ok(least)
     }
 
     /// Bytes that may still be taken, pages of files counted as free.
-    fn left(&self) -> Option<u64> {
-        let limit = self.limit()?;
+    fn left(&self) -> io::Result<Option<u64>> {
         let (usage, prefix) = match self.unified {
-            true => (self.number("memory.current")?, ""),
-            false => (self.number("memory.usage_in_bytes")?, "total_"),
+            true => ("memory.current", ""),
+            false => ("memory.usage_in_bytes", "total_"),
         };
-        let stat = read_to_string(self.dir.join("memory.stat")).unwrap_or_default();
+        let (Some(limit), Some(usage)) = (self.limit()?, self.number(usage)?) else {
+            return Ok(None);
+        };
+        let stat = text_of(&self.dir.join("memory.stat"))?.unwrap_or_default();
         let of = |name: &str| {
             let line =
                 |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse().ok();
             stat.lines().find_map(line).unwrap_or(0u64)
         };
         let files = of("inactive_file ").saturating_add(of("active_file "));
-        Some(limit.saturating_sub(usage.saturating_sub(files)))
+        Ok(Some(limit.saturating_sub(usage.saturating_sub(files))))
     }
 }
 
@@ -191,11 +228,11 @@ mod tests {
     }
 
     fn limit(text: &str, root: &Path) -> Option<u64> {
-        groups_of(text, root).iter().filter_map(Group::limit).min()
+        groups_of(text, root).iter().filter_map(|group| group.limit().unwrap()).min()
     }
 
     fn left(text: &str, root: &Path) -> Option<u64> {
-        groups_of(text, root).iter().filter_map(Group::left).min()
+        groups_of(text, root).iter().filter_map(|group| group.left().unwrap()).min()
     }
 
     #[test]
@@ -216,6 +253,34 @@ mod tests {
         // A path that would lead out of the hierarchy, and lines that make no sense.
         assert_eq!(limit("0::/../../x\n\n:\n7:memory\n", own.path()), Some(1000));
         assert!(usable_memory().is_some());
+    }
+
+    /// What cannot be read is not known; what is not there is no limit.
+    #[test]
+    fn files_that_cannot_be_read_say_nothing() {
+        let system = tree(&[
+            ("proc/meminfo", "MemTotal: 8000 kB\nMemAvailable: 4000 kB\n"),
+            ("proc/self/cgroup", "0::/a\n"),
+            ("groups/a/memory.max", "4096000"),
+            ("groups/a/memory.current", "96000"),
+        ]);
+        let places =
+            Places { proc: system.path().join("proc"), groups: system.path().join("groups") };
+        let known = places.memory();
+        assert_eq!((known.usable, known.available), (Some(4_096_000), Some(4_000_000)));
+        let high = system.path().join("groups/a/memory.high");
+        fs::create_dir(&high).unwrap();
+        let known = places.memory();
+        assert_eq!((known.all, known.usable, known.available), (Some(8_192_000), None, None));
+        fs::remove_dir(&high).unwrap();
+        fs::create_dir(system.path().join("groups/a/memory.stat")).unwrap();
+        let known = places.memory();
+        assert_eq!((known.usable, known.available), (Some(4_096_000), None));
+        let own = Memory::now().usable;
+        set_usable(Some(123 << 20));
+        set_usable(None);
+        assert_eq!(usable_memory(), Some(123 << 20));
+        set_usable(own);
     }
 
     #[test]

@@ -475,7 +475,7 @@ impl Store {
     /// than what several such readers leave in the ARC until it is read.
     pub fn read_ahead(&self) -> Option<u64> {
         let wanted = self.vdevs().read_ahead()?;
-        Some(wanted.min(self.arc().stats().c / AHEAD_SHARE))
+        Some(wanted.min(self.arc().budget() / AHEAD_SHARE))
     }
 
     /// Reads a batch into the ARC, but for what is there or on its way. By the time the pointers may be

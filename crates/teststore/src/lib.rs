@@ -1,5 +1,5 @@
 //! Object stores for tests: a server that speaks S3, with one bucket in memory, behind a port of this host; and a layer above any
-//! store by which requests fail and hosts die ([`faults`]).
+//! store by which requests fail and hosts die ([`faults`]); and what other layers are made of ([`way`]).
 //!
 //! Signatures, ranges, conditions (`If-Match`, `If-None-Match`), listings by pages and error answers are those of the protocol
 //! (`s3s`). Besides it does what stores do to their users: it is slow, asks for less, breaks connections, before or after the work was done,
@@ -10,6 +10,7 @@
 pub mod faults;
 mod memory;
 mod random;
+pub mod way;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

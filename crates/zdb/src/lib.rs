@@ -278,6 +278,7 @@ fn import(args: &Args, name: &str, candidate: &Candidate, then: bool) -> Result<
         allow_missing_log: true,
         checkpoint: then,
         new_name: then.then(|| format!("{}{}", candidate.name, checkpoint::SUFFIX)),
+        no_caches: true,
         ..ImportOptions::default()
     };
     let copied = match &args.copies {

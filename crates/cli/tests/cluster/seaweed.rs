@@ -1,7 +1,7 @@
 //! SeaweedFS: one master, three volume servers, a filer and a gateway that speaks S3, each a process of its own on ports of this host.
 //!
 //! Every byte is on two of the three volume servers (replication 001), so one of them may die at any time. What the others keep (names, places) is
-//! on disk before they answer: a process that is killed has it when it is started again.
+//! in files before they answer, though maybe not on the disk yet: a process that is killed has it when it is started again.
 
 use cenote_testpools::Random;
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,10 +63,16 @@ pub struct Cluster {
     pub harmed: [u64; 2],
 }
 
-/// Ports that are free at the moment.
-fn ports(count: usize) -> Vec<u16> {
-    let all: Vec<_> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-    all.iter().map(|port| port.local_addr().unwrap().port()).collect()
+/// Ports that are free at the moment, of those that the system gives no connection of its own accord: a node that is away for a while has its one
+/// when it is back.
+pub fn ports(count: usize) -> Vec<u16> {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let first: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let from = (1024 + std::process::id() as u16 % 8192).min(first.saturating_sub(1024)).max(1024);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let all: Vec<u16> = (from..first).filter(free).take(count).collect();
+    assert_eq!(all.len(), count, "no ports between {from} and {first}");
+    all
 }
 
 /// Where `scripts/setup.sh s3` puts the program.

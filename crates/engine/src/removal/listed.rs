@@ -47,7 +47,7 @@ impl Engine {
             EngineError::Dsl(DslWriteError::Busy) => RemoveError::Busy,
             e => RemoveError::Engine(e),
         })?;
-        self.pool().use_caches();
+        self.use_caches();
         if kind == "cache"
             && let Some(device) = pool.devices().open(guid)
             && let Err(e) = clear_labels_of(&*device, guid)

@@ -211,3 +211,16 @@ fn in_simulated_time_nobody_waits() {
     assert_eq!(turn.join().unwrap(), Work::Sync);
     assert!(began.elapsed() < Duration::from_secs(60));
 }
+
+/// A change that is undone takes back all that it was assigned with, also the least that each counts as.
+#[test]
+fn a_change_that_is_undone_counts_as_nothing() {
+    let txgs = state(9, Some(1 << 20));
+    for bytes in [1, LEAST, 40_000] {
+        let mut change = txgs.assign(bytes, false).unwrap();
+        change.settle(bytes / 2, 0);
+        change.undone();
+        drop(change);
+        assert_eq!(txgs.dirty(), 0, "{bytes}");
+    }
+}

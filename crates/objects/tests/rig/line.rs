@@ -1,18 +1,16 @@
 //! A store behind a slow line, which all requests share: each that is under way gets its part of the bytes.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
+use cenote_teststore::way::{Behind, Way};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Error, GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 
@@ -34,15 +32,15 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn new(loses: bool) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(loses: bool) -> Arc<Behind<Line>> {
+        Arc::new(Behind(Line {
             inner: InMemory::new(),
             turn: tokio::sync::Mutex::new(()),
             rate: AtomicU64::new(u64::MAX),
             received: AtomicU64::new(0),
             loses,
             lost: Mutex::default(),
-        })
+        }))
     }
 
     /// From now on the line moves so many bytes in a second.
@@ -56,38 +54,25 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Line")
-    }
-}
-
 #[async_trait]
-impl ObjectStore for Line {
-    async fn put_opts(
-        &self,
-        at: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        let put = self.inner.put_opts(at, payload, options).await?;
+impl Way for Line {
+    const NAME: &'static str = "a line";
+
+    fn store(&self) -> &dyn ObjectStore {
+        &self.inner
+    }
+
+    async fn put(&self, at: &Path, payload: PutPayload, how: PutOptions) -> Result<PutResult> {
+        let put = self.inner.put_opts(at, payload, how).await?;
         if self.loses && at.as_ref().contains("/") && self.lost.lock().insert(at.clone()) {
             return Err(Error::Generic { store: "line", source: "connection reset".into() });
         }
         Ok(put)
     }
 
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(at, options).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        let head = options.head;
-        let got = self.inner.get_opts(at, options).await?;
+    async fn get(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
+        let head = how.head;
+        let got = self.inner.get_opts(at, how).await?;
         let mut left = if head { 0 } else { got.range.end - got.range.start };
         while left > 0 {
             let part = left.min(PART);
@@ -100,24 +85,5 @@ impl ObjectStore for Line {
             left -= part;
         }
         Ok(got)
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }

@@ -34,10 +34,10 @@ use super::{Access, ArcStats, ENTRY, Lookups};
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
-use std::thread::panicking;
 use std::time::{Duration, Instant};
 
 /// Entries that are moved rather than evicted, at most, before one is evicted all the same. So the lists are not held for long.
@@ -49,11 +49,11 @@ pub(super) const AT_ONCE: usize = 64;
 /// Numbers of tables that are gone: from the first one on, the next look at memory removes their entries; from the second one on, the
 /// thread that drops a table does.
 const MANY_DEAD: usize = 64;
-const MOST_DEAD: usize = 4096;
+pub(super) const MOST_DEAD: usize = 4096;
 /// How long entries of fewer tables may stay.
 const DEAD_STAY: Duration = Duration::from_secs(60);
 
-/// Of so many entries one is put in, least and as a share of those that are there, before one that is asked for again is used anew.
+/// So many entries are put in, at least and as a share of those that are there, before one that is asked for again is used anew.
 const ONE_USE: u32 = 64;
 const ONE_USE_SHARE: u64 = 16;
 
@@ -127,17 +127,21 @@ fn fitted(data: Abd) -> Abd {
     if data.memory() as u64 > need + need / 8 { Abd::copy_of(&data.bytes()) } else { data }
 }
 
-/// Tells the owners of a cache that it went off, if it did so meanwhile: without the lists.
+/// Where the lists were left half changed: empties the cache, and tells its owners. Nobody is in the lists any more, as whoever gets them sees that
+/// the cache is off.
 struct Tells<'a> {
     cache: &'a ArcCache,
-    was_off: bool,
+    is_done: &'a Cell<bool>,
 }
 
 impl Drop for Tells<'_> {
     fn drop(&mut self) {
-        if panicking() && !self.was_off && self.cache.is_off() {
+        if !self.is_done.get() {
             let last = invariant::last();
             self.cache.broke(last.unwrap_or_else(|| "a thread that had the ARC panicked".into()));
+            self.cache.shards.iter().for_each(Shard::empty);
+            let gone = std::mem::replace(&mut *self.cache.lists.lock(), Lists::new(0));
+            drop(gone);
         }
     }
 }
@@ -145,13 +149,12 @@ impl Drop for Tells<'_> {
 /// The lists while a thread has them. If it panics the cache is off before another thread has them.
 struct Held<'a> {
     cache: &'a ArcCache,
-    /// The thread was panicking before.
-    panicked: bool,
+    is_done: &'a Cell<bool>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if panicking() && !self.panicked {
+        if !self.is_done.get() {
             self.cache.off.store(true, Relaxed);
         }
     }
@@ -206,7 +209,8 @@ impl ArcCache {
         Arc::new(ArcCache::with(Bounds::modest().max, Following::tunables()))
     }
 
-    pub(super) fn is_off(&self) -> bool {
+    /// Whether it was found wrong.
+    pub(crate) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
     }
 
@@ -224,14 +228,6 @@ impl ArcCache {
         if let Err(why) = invariant::caught(|| self.clear(pool)) {
             tracing::error!("the cache when a pool left it: {why}");
         }
-        self.empty_if_off();
-    }
-
-    /// Drops all entries of a cache that went off, which no reader finds any more.
-    pub(super) fn empty_if_off(&self) {
-        if self.is_off() {
-            self.shards.iter().for_each(Shard::empty);
-        }
     }
 
     /// A number for a table that no other has.
@@ -248,14 +244,25 @@ impl ArcCache {
         &self.shards[(name.spread() >> (u64::BITS - SHARDS.ilog2())) as usize]
     }
 
-    /// Does something with the lists. Values are dropped without them.
-    pub(super) fn with_lists<T>(&self, work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T) -> T {
+    /// Does something with the lists. Values are dropped without them. `None`: the cache is off, maybe since this thread waited for
+    /// them.
+    pub(super) fn with_lists<T>(
+        &self,
+        work: impl FnOnce(&mut Lists, &mut Vec<Value>) -> T,
+    ) -> Option<T> {
         // What was declared last is dropped first.
-        let _tells = Tells { cache: self, was_off: self.is_off() };
+        let is_done = Cell::new(true);
+        let _tells = Tells { cache: self, is_done: &is_done };
         let mut gone = Vec::new();
         let mut lists = self.lists.lock();
-        let _held = Held { cache: self, panicked: panicking() };
-        work(&mut lists, &mut gone)
+        if self.is_off() {
+            return None;
+        }
+        let _held = Held { cache: self, is_done: &is_done };
+        is_done.set(false);
+        let done = work(&mut lists, &mut gone);
+        is_done.set(true);
+        Some(done)
     }
 
     /// The bytes of a block, if it is there; a hit makes it frequent, but for the first
@@ -372,8 +379,7 @@ impl ArcCache {
             }
             lists.trim_ghosts();
             lists.check();
-            let one_use = u32::try_from(lists.residents() / ONE_USE_SHARE).unwrap_or(u32::MAX / 2);
-            self.puts.one_use.store(one_use.max(ONE_USE), Relaxed);
+            self.puts.one_use.store(one_use(lists), Relaxed);
         });
     }
 
@@ -468,7 +474,8 @@ impl ArcCache {
     /// Forgets an entry, which will not be wanted again (`arc_freed`). Whether it was there.
     pub(crate) fn forget(&self, name: &Name) -> bool {
         // What is not there need not be looked for in the lists; a ghost goes by itself.
-        self.contains(name) && self.with_lists(|lists, gone| self.forget_one(lists, name, gone))
+        let forget = || self.with_lists(|lists, gone| self.forget_one(lists, name, gone));
+        self.contains(name) && forget() == Some(true)
     }
 
     /// Forgets many, and their ghosts.
@@ -509,6 +516,9 @@ impl ArcCache {
     pub(crate) fn forget_views(&self, pool: u32, views: &[u64]) {
         let _tidying = self.tidying.lock();
         let dead = std::mem::take(&mut *self.dead.lock()).tables;
+        if views.is_empty() && dead.is_empty() {
+            return;
+        }
         self.forget_where(|name| {
             let [table, .., view] = name.words;
             match name.kind {
@@ -519,15 +529,16 @@ impl ArcCache {
         });
     }
 
-    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or in a while.
+    /// A table is gone that had entries. They are never found again, and go with the next key that is unloaded, or in a while. It does not panic, as
+    /// tables are dropped anywhere; no value may have a table, whose entries are looked for while it would be dropped.
     pub(super) fn buries(&self, pool: u32, table: u64) {
         let mut dead = self.dead.lock();
         dead.since.get_or_insert_with(Instant::now);
         dead.tables.insert((pool, table));
         let are_most = dead.tables.len() >= MOST_DEAD;
         drop(dead);
-        if are_most {
-            self.forget_views(0, &[]);
+        if are_most && let Err(why) = invariant::caught(|| self.forget_views(0, &[])) {
+            tracing::error!("the cache when tables were gone: {why}");
         }
     }
 
@@ -561,34 +572,30 @@ impl ArcCache {
             next = end;
             end < lists.nodes.len()
         };
-        while !self.is_off() && self.with_lists(&mut some) {}
+        while self.with_lists(&mut some) == Some(true) {}
     }
 
     /// The budget is `budget` from now on. What is more is evicted, not all at once.
     pub(super) fn resize(&self, budget: u64) {
-        while !self.is_off() {
-            let done = self.with_lists(|lists, gone| {
-                let room = lists.room_of(budget);
-                while lists.taken() > room && gone.len() < AT_ONCE {
-                    self.evict(lists, gone);
-                }
-                // Of that there is room for what is left.
-                let (taken, more) = (lists.taken(), lists.l2);
-                lists.set_budget(if taken > room { budget.max(taken + more) } else { budget });
-                lists.trim_ghosts();
-                lists.check();
-                lists.c == budget
-            });
-            if done {
-                return;
+        let some = |lists: &mut Lists, gone: &mut Vec<Value>| {
+            let room = lists.room_of(budget);
+            while lists.taken() > room && gone.len() < AT_ONCE {
+                self.evict(lists, gone);
             }
-        }
+            // Of that there is room for what is left, and no more: others do not fill up what was evicted.
+            let least = lists.least_for(lists.taken());
+            lists.set_budget(if lists.taken() > room { budget.max(least) } else { budget });
+            lists.trim_ghosts();
+            lists.check();
+            lists.c > budget
+        };
+        while self.with_lists(some) == Some(true) {}
     }
 
     /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.
     pub(super) fn compact(&self) -> bool {
-        let is_sparse = self.with_lists(|lists, _| {
-            let is_sparse = lists.is_sparse() && !self.is_off();
+        let compacted = self.with_lists(|lists, _| {
+            let is_sparse = lists.is_sparse();
             for (name, at) in if is_sparse { lists.compact() } else { Vec::new() } {
                 match self.shard(&name).entries.write().get_mut(&name) {
                     Some(entry) => entry.at = at,
@@ -597,25 +604,24 @@ impl ArcCache {
             }
             is_sparse
         });
-        if is_sparse {
+        if compacted == Some(true) {
             self.shards.iter().for_each(Shard::compact);
         }
-        is_sparse
+        compacted == Some(true)
     }
 
-    /// Bytes that all of it takes, and the budget.
+    /// Bytes that all of it takes, and the budget. One that is off has neither.
     pub(super) fn taken_of(&self) -> (u64, u64) {
-        self.with_lists(|lists, _| (lists.taken() + lists.l2, lists.c))
+        self.with_lists(|lists, _| (lists.taken() + lists.l2, lists.c)).unwrap_or((0, 0))
     }
 
-    /// Sizes and counts.
+    /// Sizes and counts. One that is off has no sizes.
     pub fn stats(&self) -> ArcStats {
-        let mut stats = self.with_lists(|lists, _| {
-            if !self.is_off() {
-                self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
-            }
+        let sizes = self.with_lists(|lists, _| {
+            self.shards.iter().for_each(|shard| self.apply_notes(lists, shard));
             sizes(lists)
         });
+        let mut stats = sizes.unwrap_or_default();
         let sum = |of: &dyn Fn(&Shard) -> u64| self.shards.iter().map(of).sum::<u64>();
         let hits = [0, 1].map(|kind: usize| {
             [0, 1, 2].map(|list: usize| sum(&|s| s.counts.hits[kind][list].load(Relaxed)))
@@ -643,15 +649,23 @@ impl ArcCache {
 
     /// Has someone look at the lists, or spoil them.
     #[cfg(test)]
+    #[allow(clippy::unwrap_used)]
     pub(super) fn inside<T>(&self, look: impl FnOnce(&mut Lists) -> T) -> T {
-        self.with_lists(|lists, _| look(lists))
+        self.with_lists(|lists, _| look(lists)).unwrap()
     }
 
     /// A thread that does something wrong while it has the lists.
     #[cfg(test)]
     pub(crate) fn misused(&self, work: impl FnOnce()) {
-        self.with_lists(|_, _| work());
+        let _none = self.with_lists(|_, _| work());
     }
+}
+
+/// Entries that are put in until one that is asked for again is used anew: a good part of those that are there, and soon enough that one of the
+/// recent side is still there, where a few large ones fill it.
+fn one_use(lists: &Lists) -> u32 {
+    let share = (lists.residents() / ONE_USE_SHARE).min(lists.of(List::Recent).len / 2);
+    u32::try_from(share).unwrap_or(u32::MAX / 2).max(ONE_USE)
 }
 
 fn sizes(lists: &Lists) -> ArcStats {

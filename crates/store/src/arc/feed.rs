@@ -14,6 +14,7 @@ use super::cache::{AT_ONCE, ArcCache};
 use super::lists::{List, Lists, NIL, Node};
 use super::name::{Kind, Name, Value};
 use cenote_format::abd::Abd;
+use cenote_format::less;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -91,8 +92,10 @@ impl ArcCache {
                 let left_out =
                     list == List::Recent && (feed.mfu_only == 1 || feed.mfu_only > 1 && !metadata);
                 let mut way = Way { list, metadata, next: None, from_head, passed: 0 };
-                while !left_out && !self.is_off() && basket.bytes < feed.bytes {
-                    if self.with_lists(|lists, _| self.go(lists, &mut way, feed, &mut basket)) {
+                while !left_out && basket.bytes < feed.bytes {
+                    let at_end =
+                        self.with_lists(|lists, _| self.go(lists, &mut way, feed, &mut basket));
+                    if at_end != Some(false) {
                         break;
                     }
                 }
@@ -163,7 +166,7 @@ impl ArcCache {
 
     /// Whether something was evicted before (`arc_warm`).
     pub(crate) fn is_warm(&self) -> bool {
-        self.with_lists(|lists, _| lists.deleted > 0)
+        self.with_lists(|lists, _| lists.deleted > 0) == Some(true)
     }
 
     /// How much was put in, counted round and round.
@@ -186,26 +189,29 @@ impl ArcCache {
         }
     }
 
-    /// The budget, bytes.
+    /// The budget, bytes. One that is off has none.
     pub(crate) fn budget(&self) -> u64 {
-        self.with_lists(|lists, _| lists.c)
+        self.taken_of().1
     }
 
     /// To know what is on cache devices takes `now` bytes of the budget, and took `before` of it.
     pub(crate) fn l2_takes(&self, before: u64, now: u64) {
-        let fit = |lists: &mut Lists, gone: &mut Vec<Value>| {
-            let l2 = cenote_format::less!(lists.l2 + now, before, "ARC: memory of L2ARC");
+        let mut charged = before;
+        let mut some = |lists: &mut Lists, gone: &mut Vec<Value>| {
+            let l2 = less!(lists.l2 + now, charged, "ARC: memory of L2ARC");
             let room = lists.room_beside(lists.c, l2);
-            while !self.is_off() && lists.taken() > room && gone.len() < AT_ONCE {
+            while lists.taken() > room && gone.len() < AT_ONCE {
                 self.evict(lists, gone);
             }
-            let fits = self.is_off() || lists.taken() <= room;
-            if fits {
-                lists.l2 = l2;
-                lists.trim_ghosts();
-            }
-            fits
+            let fits = lists.taken() <= room;
+            // What was evicted is taken at once: others do not fill it up.
+            let part = if fits { l2 } else { lists.l2.max(lists.c - lists.taken()) };
+            charged = charged + part - lists.l2;
+            lists.l2 = part;
+            lists.trim_ghosts();
+            lists.check();
+            !fits
         };
-        while !self.with_lists(fit) {}
+        while self.with_lists(&mut some) == Some(true) {}
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! A daemon follows memory ([`start`], `arc_adapt`, `arc_reap`): a thread looks every [`TICK`] at what is available, to the
 //! system and within the control groups of the process, and at what the kernel tells of pressure. The budget is what
-//! the cache takes and what is available, less a reserve (`zfs_arc_sys_free`). Where that is less than the cache takes, entries are
+//! the cache takes and what is available, less a reserve (`zfs_arc_sys_free`). Where that cannot be found out for once, the cache does not
+//! grow. Where that is less than the cache takes, entries are
 //! evicted and their memory is given back to the system at once. Under pressure, when programs waited for memory for a
 //! tenth of the time, the cache gives up an eighth of what it takes, and does not grow for [`NO_GROWTH`]. While more than a
 //! half of the memory is available, programs wait for the kernel to find it, and the cache need not give it.
@@ -107,6 +108,8 @@ struct State {
     followed: Followed,
     /// Bytes of memory that the process could have at the last tick.
     usable: Option<u64>,
+    /// It could be found out before how much memory is available.
+    was_available: bool,
     /// Memory is short, by what was found at the last tick.
     short: bool,
     /// When memory that nothing uses was given back.
@@ -130,6 +133,11 @@ struct Look {
 }
 
 impl State {
+    /// So many bytes of memory the process can have; where that could not be found out, as many as before.
+    fn note_usable(&mut self, usable: Option<u64>) {
+        self.usable = usable.or(self.usable);
+    }
+
     /// The budget from now on.
     fn budget(&mut self, look: &Look) -> u64 {
         let Bounds { min, max } = look.bounds;
@@ -147,6 +155,10 @@ impl State {
             } else {
                 budget = budget.min(look.taken.saturating_add(available - reserve));
             }
+            self.was_available = true;
+        } else if self.was_available {
+            // For this once it could not be found out.
+            budget = budget.min(look.taken);
         }
         if look.pressed && look.available.is_none_or(|available| available <= look.plenty) {
             self.followed.direct += 1;
@@ -219,9 +231,12 @@ impl ArcCache {
     /// look may take.
     fn follow_memory(&self, places: &Places, pressed: bool) -> Duration {
         self.following.by_memory.store(true, Relaxed);
-        self.empty_if_off();
         let memory = places.memory();
-        self.following.state.lock().usable = memory.usable;
+        // Other limits go by what is left to the process as well.
+        if places.are_own() {
+            memory::set_usable(memory.usable);
+        }
+        self.following.state.lock().note_usable(memory.usable);
         let (before, after) = self.take_size(memory.available, pressed);
         // What other pools or readers have left goes as well.
         self.tidy();
@@ -327,8 +342,13 @@ mod tests {
         assert_eq!(budget(100, 0), 32);
         assert_eq!(state.followed.indirect, 3);
         assert_eq!(state.followed.need_free, 100 * MIB);
-        // Where it cannot be found out, tunables count alone.
-        assert_eq!(state.budget(&Look { available: None, ..look(10, 0) }), 1024 * MIB);
+        // Where it cannot be found out this once, it does not grow; where it never can, tunables count alone.
+        let unknown = Look { available: None, ..look(300, 0) };
+        assert_eq!(state.budget(&unknown), 300 * MIB);
+        assert_eq!(State::default().budget(&unknown), 1024 * MIB);
+        state.note_usable(Some(7));
+        state.note_usable(None);
+        assert_eq!(state.usable, Some(7));
     }
 
     #[test]

@@ -145,6 +145,12 @@ impl Lists {
         budget - l2.min(budget / 4 * 3)
     }
 
+    /// The least budget in which there is room for so many bytes.
+    pub fn least_for(&self, taken: u64) -> u64 {
+        // Where it takes more than three quarters to know what is on cache devices, blocks have the last one.
+        (taken + self.l2).min(4 * taken)
+    }
+
     /// A new node at the head of a list that is not one of ghosts.
     pub fn add(&mut self, name: Name, size: u32, metadata: bool, list: List) -> u32 {
         let node = Node { name, size, metadata, list, prev: NIL, next: NIL };

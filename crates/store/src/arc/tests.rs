@@ -451,6 +451,37 @@ fn a_scan_that_reads_data_between_pushes_nothing_out() {
 }
 
 /// Burials do not pile up where nobody looks for them.
+/// Few large blocks fill the recent side, and many small ones are frequent: what is asked for all the time is not pushed out before it counts as used.
+#[test]
+fn what_is_decoded_is_used_anew_before_large_blocks_push_it_out() {
+    let arc = ArcCache::new(80 << 20);
+    for n in 0..100_000 {
+        arc.insert(name(n), data(n, 100), false, Access::Demand);
+        assert!(arc.get(&name(n), Some(false)).is_some());
+    }
+    let table = Table::new(arc.clone(), POOL);
+    table.insert(1, Arc::new(7u64), 100);
+    for n in 100_000..102_000 {
+        arc.insert(name(n), data(n, 100_000), false, Access::Demand);
+        assert!(table.get(1).is_some(), "gone after {} blocks", n - 100_000);
+    }
+    assert!(arc.inside(|lists| lists.of(List::Recent).len) < 1000);
+}
+
+/// What there is room for while a cache shrinks is what it takes, however much of it is known of cache devices.
+#[test]
+fn the_least_budget_has_room_for_what_is_taken() {
+    let mut lists = lists::Lists::new(0);
+    for taken in [0, 1, 7, 1000, 1001, 123_457] {
+        for l2 in [0, 1, 999, 3000, 3001, 3004, 10_000, 1 << 30] {
+            lists.l2 = l2;
+            let room = lists.room_of(lists.least_for(taken));
+            // But for what is less than four bytes.
+            assert!((taken..taken + 4).contains(&room), "{taken} beside {l2}: {room}");
+        }
+    }
+}
+
 #[test]
 fn what_many_tables_left_goes_by_itself() {
     let arc = ArcCache::new(16 << 20);

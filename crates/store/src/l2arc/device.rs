@@ -7,9 +7,11 @@
 //! and a device is not used anew before all of that is over ([`is_left`]), by whatever pool of this process.
 
 use super::PATIENCE;
+use super::figures::Figures;
 use super::index::Place;
 use crate::arc::Sleeper;
 use cenote_format::abd::Abd;
+use cenote_format::less;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::cache_device::{is_silence, is_writing};
 use cenote_vdev::{CacheDevice, Priority, Vdev, VdevState};
@@ -22,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Reads or writes that fail one after the other before the device is faulted.
 const MOST_FAILURES: u32 = 16;
-/// How long an export waits for the thread of a device, which may hang.
-const STOPPING: Duration = Duration::from_secs(5);
+/// How long an export waits for the threads of devices, which may hang.
+pub(super) const STOPPING: Duration = Duration::from_secs(5);
 
 /// What is known of a cache device in use.
 pub struct CacheFigures {
@@ -33,9 +35,22 @@ pub struct CacheFigures {
     pub allocated: u64,
 }
 
+/// What the device has of the figures of all of them. They are changed together.
+#[derive(Default)]
+struct Books {
+    /// Log blocks on it, and their bytes.
+    logs: (u64, u64),
+    /// Blocks that its thread knows in the order in which they lie.
+    slots: u64,
+    /// What is on it was forgotten: a thread that was left behind changes nothing of that.
+    over: bool,
+}
+
 #[derive(Default)]
 struct Control {
     stop: bool,
+    /// Nobody waits for the thread any more.
+    left_behind: bool,
     /// Something was put into the ARC.
     rung: bool,
     /// Something has happened to the device that the thread is to look at.
@@ -75,8 +90,7 @@ pub(super) struct CacheDev {
     rests: AtomicBool,
     failures: AtomicU32,
     writing: AtomicBool,
-    /// Log blocks on it, and their bytes.
-    logs: Mutex<(u64, u64)>,
+    books: Mutex<Books>,
     control: Mutex<Control>,
     changed: Condvar,
     thread: OnceLock<ThreadId>,
@@ -92,7 +106,7 @@ impl CacheDev {
             rests: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             writing: AtomicBool::new(false),
-            logs: Mutex::default(),
+            books: Mutex::default(),
             control: Mutex::default(),
             changed: Condvar::new(),
             thread: OnceLock::new(),
@@ -119,7 +133,7 @@ impl CacheDev {
 
     pub fn figures(&self, blocks: u64) -> CacheFigures {
         let leaf = self.opened.get().map(|device| device.leaf().clone());
-        CacheFigures { leaf, allocated: blocks + self.logs.lock().1 }
+        CacheFigures { leaf, allocated: blocks + self.books.lock().logs.1 }
     }
 
     /// Whether readers ask it.
@@ -139,18 +153,36 @@ impl CacheDev {
         self.writing.store(writes, Relaxed);
     }
 
-    pub fn logs_come(&self, (count, bytes): (u64, u64)) {
-        let mut logs = self.logs.lock();
-        (logs.0, logs.1) = (logs.0 + count, logs.1 + bytes);
+    /// A log block of so many bytes is there, with so many bytes of blocks before it.
+    pub fn log_comes(&self, figures: &Figures, bytes: u64, payload: u64) {
+        let mut books = self.books.lock();
+        if !books.over {
+            books.logs = (books.logs.0 + 1, books.logs.1 + bytes);
+            figures.log_comes(bytes, payload);
+        }
     }
 
-    pub fn set_logs(&self, logs: (u64, u64)) {
-        *self.logs.lock() = logs;
+    /// So many log blocks are given up, of so many bytes.
+    pub fn logs_go(&self, figures: &Figures, (count, bytes): (u64, u64)) {
+        let mut books = self.books.lock();
+        if !books.over {
+            let left = less!(books.logs.0, count, "L2ARC: log blocks of a device");
+            books.logs = (left, less!(books.logs.1, bytes, "L2ARC: their bytes"));
+            figures.logs_go((count, bytes));
+        }
     }
 
-    /// Log blocks and their bytes, which are forgotten.
-    pub fn take_logs(&self) -> (u64, u64) {
-        std::mem::take(&mut *self.logs.lock())
+    /// All log blocks are forgotten, and the ones that come later do not count.
+    pub fn forget_logs(&self, figures: &Figures) {
+        let mut books = self.books.lock();
+        books.over = true;
+        figures.logs_go(std::mem::take(&mut books.logs));
+    }
+
+    /// The thread knows the order of so many blocks.
+    pub fn slots(&self, figures: &Figures, now: u64) {
+        let mut books = self.books.lock();
+        figures.slots(std::mem::replace(&mut books.slots, now), now);
     }
 
     /// Reads some places, waiting no longer than [`PATIENCE`].
@@ -220,10 +252,10 @@ impl CacheDev {
         !self.control.lock().ended
     }
 
-    /// Has the thread end, and waits for that unless its device hangs.
-    pub fn stop(self: &Arc<Self>) {
+    /// Has the thread end, and waits for that until then at most, as its device may hang.
+    pub fn stop(self: &Arc<Self>, until: Instant) {
         self.tell_to_stop();
-        self.await_end();
+        self.await_end(until);
         let leaf = self.opened.get().map(|device| device.leaf());
         if self.is_busy() || leaf.is_some_and(|leaf| is_writing(leaf)) {
             let leaf = leaf.map_or_else(Weak::new, Arc::downgrade);
@@ -231,21 +263,26 @@ impl CacheDev {
         }
     }
 
-    fn await_end(&self) {
+    fn await_end(&self, until: Instant) {
         // The last one to let go of the pool may be that thread.
         if self.thread.get() == Some(&thread::current().id()) {
             return;
         }
-        let until = Instant::now() + STOPPING;
         let mut control = self.control.lock();
         while !control.ended && !self.changed.wait_until(&mut control, until).timed_out() {}
         if !control.ended {
+            control.left_behind = true;
             let guid = self.guid;
             tracing::warn!(guid, "a cache device does not answer: its thread is left behind");
             if let Some(device) = self.opened.get() {
                 device.fence();
             }
         }
+    }
+
+    /// Whether the thread was left behind: what it knows has been forgotten.
+    pub fn is_left_behind(&self) -> bool {
+        self.control.lock().left_behind
     }
 
     /// Whether the thread is to end.

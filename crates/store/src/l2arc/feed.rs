@@ -17,7 +17,7 @@
 
 use super::device::{CacheDev, is_left};
 use super::rebuild::Rebuild;
-use super::space::{Space, TRIMMED};
+use super::space::{GivenUp, Space, TRIMMED};
 use super::{Imported, L2arc, OfStore, OpenCache, PATIENCE};
 use crate::arc::{ArcCache, Fed, Feed, Sleeper, Take};
 use crate::pipeline::Store;
@@ -26,6 +26,7 @@ use cenote_format::abd::Abd;
 use cenote_vdev::cache_device::is_writing;
 use cenote_vdev::{Aux, CacheDevice, Priority, VdevState, deadline};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ const WRITING: Duration = Duration::from_secs(30);
 const ASKING: Duration = Duration::from_secs(2);
 /// Bytes of a batch that are written at once.
 const PIECE: u64 = 8 << 20;
+/// Share of a quarter of a device that is given up at once where memory has no room for more, as a divisor.
+const GIVEN_UP: u64 = 16;
 /// Bytes that are trimmed ahead at least (`l2arc_trim_ahead`).
 const LEAST_TRIM: u64 = 64 << 20;
 
@@ -95,6 +98,9 @@ impl Feeder {
             Err(why) => return tracing::warn!("a cache device is not used: {why}"),
         };
         self.dev.is_opened(device.clone());
+        if self.l2.off.load(Relaxed) {
+            return;
+        }
         if self.dev.is_stopped() {
             // It could not be fenced before it was open.
             return device.fence();
@@ -107,15 +113,17 @@ impl Feeder {
                 Next::End => break,
             }
         }
-        self.l2.figures.slots(space.slots.len() as u64, 0);
     }
 
     /// The thread ends.
     fn goes(&self) {
+        self.l2.guarded(|| self.dev.slots(&self.l2.figures, 0));
         if self.l2.off.load(Relaxed) {
             self.dev.fail(VdevState::Faulted);
         }
-        if self.dev.state().is_some_and(|state| !state.readable()) {
+        // Whoever left the thread behind has forgotten what it knew by then.
+        let is_failed = self.dev.state().is_some_and(|state| !state.readable());
+        if is_failed || self.dev.is_left_behind() {
             self.l2.drop_blocks(&self.dev);
         }
         self.l2.charge(&self.arc);
@@ -129,12 +137,14 @@ impl Feeder {
             l2: &self.l2,
             arc: &self.arc,
             device,
-            number: self.dev.number,
+            dev: &self.dev,
             pool,
             group: self.how.group,
-            stops: &|| self.dev.is_stopped(),
         };
         let (mut space, is_new) = rebuild.space(space);
+        if !self.dev.is_stopped() {
+            self.l2.is_known(self.dev.guid);
+        }
         if is_new && self.writes(device) && !self.dev.is_stopped() {
             self.trim_all(device, &mut space);
             self.write_header(pool, device, &mut space);
@@ -159,7 +169,11 @@ impl Feeder {
     }
 
     fn tick(&self, device: &CacheDevice, space: &mut Space) -> Next {
-        if !self.l2.is_on() || device.broke().is_some() || !device.leaf().state().readable() {
+        if device.broke().is_some() {
+            // Of what waits there nothing is known any more.
+            self.dev.fail(VdevState::Faulted);
+        }
+        if !self.l2.is_on() || !device.leaf().state().readable() {
             return Next::End;
         }
         if self.dev.rests() {
@@ -179,8 +193,15 @@ impl Feeder {
         if tree.suspension().why().is_some() || tree.is_fenced() {
             return Next::Wait(secs);
         }
+        if arc.is_off() {
+            // Nothing comes from there any more, and what is here is read all the same.
+            return Next::Wait(secs);
+        }
         if !self.l2.has_room(arc) {
             self.l2.figures.abort_lowmem.add(1);
+            let pool = tree.root().guid();
+            drop((tree, store));
+            self.give_way(pool, device, space);
             return Next::Wait(secs);
         }
         let begun = Instant::now();
@@ -192,6 +213,10 @@ impl Feeder {
         }
         let pool = tree.root().guid();
         drop((tree, store));
+        // If that was the last one of the pool's, or took long, nobody waits for this thread any more.
+        if self.dev.is_stopped() {
+            return Next::End;
+        }
         let wrote = self.write(pool, device, space, blocks);
         let pause = match t::L2ARC_FEED_AGAIN.get() != 0 && wrote > size / 2 {
             true => Duration::from_millis(t::L2ARC_FEED_MIN_MS.get()),
@@ -212,7 +237,9 @@ impl Feeder {
             }
             self.dev.wait(ASKING);
         }
-        self.dev.fail(VdevState::Faulted);
+        if !self.dev.is_stopped() {
+            self.dev.fail(VdevState::Faulted);
+        }
         Next::End
     }
 
@@ -264,13 +291,13 @@ impl Feeder {
     /// Writes blocks (`l2arc_write_done`). How many bytes were written.
     fn write(&self, pool: u64, device: &CacheDevice, space: &mut Space, blocks: Vec<Fed>) -> u64 {
         let figures = &self.l2.figures;
-        let slots = space.slots.len() as u64;
         let bytes: u64 = blocks.iter().map(|block| space.asize(block.data.len() as u64)).sum();
-        self.clear(device, space, bytes + space.overhead(blocks.len()));
+        let cleared = self.clear(device, space, bytes + space.overhead(blocks.len()));
+        self.dev.slots(figures, space.slots.len() as u64);
         if !self.write_header(pool, device, space) {
-            figures.slots(slots, space.slots.len() as u64);
             return 0;
         }
+        self.trim(device, cleared);
         let (mut batch, before) = space.lay_out(self.dev.number, blocks);
         // Another device may have taken one meanwhile: it is written in vain, and found there.
         batch.placed.retain(|(key, place)| self.l2.index.put(*key, *place, false));
@@ -278,7 +305,9 @@ impl Feeder {
         self.dev.set_writing(true);
         let done = self.write_pieces(device, std::mem::take(&mut batch.writes));
         self.dev.set_writing(false);
-        self.dev.note(done.as_ref().err());
+        if !self.dev.is_stopped() {
+            self.dev.note(done.as_ref().err());
+        }
         match done {
             Ok(()) => {
                 self.l2.index.are_written(batch.placed.iter());
@@ -286,8 +315,7 @@ impl Feeder {
                 figures.write_bytes.add(batch.bytes);
                 figures.log_blk_writes.add(batch.logs.len() as u64);
                 for (bytes, payload) in batch.logs {
-                    figures.log_comes(bytes, payload);
-                    self.dev.logs_come((1, bytes));
+                    self.dev.log_comes(figures, bytes, payload);
                 }
             }
             Err(e) => {
@@ -300,7 +328,7 @@ impl Feeder {
                 batch.bytes = 0;
             }
         }
-        figures.slots(slots, space.slots.len() as u64);
+        self.dev.slots(figures, space.slots.len() as u64);
         self.l2.charge(&self.arc);
         if batch.bytes > 0 {
             self.write_header(pool, device, space);
@@ -316,6 +344,9 @@ impl Feeder {
         while let Some((at, data)) = writes.next() {
             bytes += data.len() as u64;
             piece.push((at, data));
+            if self.dev.is_stopped() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "not used any more"));
+            }
             if bytes >= PIECE || writes.peek().is_none() {
                 self.write_piece(device, std::mem::take(&mut piece), begun)?;
                 bytes = 0;
@@ -337,19 +368,41 @@ impl Feeder {
         device.write(piece, WRITING.saturating_sub(begun.elapsed()))
     }
 
-    /// Clears the way of the hand.
-    fn clear(&self, device: &CacheDevice, space: &mut Space, bytes: u64) {
-        let ahead = t::L2ARC_TRIM_AHEAD.get();
-        let trims = ahead > 0 && device.leaf().can_trim();
-        let more = if trims { LEAST_TRIM.max(bytes.saturating_mul(ahead) / 100) } else { 0 };
+    fn trims(device: &CacheDevice) -> bool {
+        t::L2ARC_TRIM_AHEAD.get() > 0 && device.leaf().can_trim()
+    }
+
+    /// Clears the way of the hand. The bytes in which nothing is any more.
+    fn clear(&self, device: &CacheDevice, space: &mut Space, bytes: u64) -> Vec<Range<u64>> {
+        let ahead = bytes.saturating_mul(t::L2ARC_TRIM_AHEAD.get()) / 100;
+        let more = if Feeder::trims(device) { LEAST_TRIM.max(ahead) } else { 0 };
         let given_up = space.clear(bytes.saturating_add(more).min(space.most()));
+        self.forget(given_up)
+    }
+
+    /// What was given up is not looked for any more. The bytes where it was.
+    fn forget(&self, given_up: GivenUp) -> Vec<Range<u64>> {
         self.l2.index.give_up(self.dev.number, &given_up.slots);
-        if given_up.logs.0 > 0 {
-            let logs = space.logs.iter();
-            self.dev.set_logs((space.logs.len() as u64, logs.map(|log| log.props.psize()).sum()));
-            self.l2.figures.logs_go(given_up.logs);
+        self.dev.logs_go(&self.l2.figures, given_up.logs);
+        given_up.cleared
+    }
+
+    /// Gives up the oldest blocks, where it takes too much memory to know all of them.
+    fn give_way(&self, pool: u64, device: &CacheDevice, space: &mut Space) {
+        if self.dev.is_stopped() {
+            return;
         }
-        for range in given_up.cleared.into_iter().filter(|_| trims) {
+        let cleared = self.forget(space.give_up_oldest(space.most() / GIVEN_UP));
+        self.dev.slots(&self.l2.figures, space.slots.len() as u64);
+        self.l2.charge(&self.arc);
+        if self.write_header(pool, device, space) {
+            self.trim(device, cleared);
+        }
+    }
+
+    /// Trims what the header says is given up, if that is wanted.
+    fn trim(&self, device: &CacheDevice, cleared: Vec<Range<u64>>) {
+        for range in cleared.into_iter().filter(|_| Feeder::trims(device)) {
             if let Err(e) = device.trim(range) {
                 tracing::debug!(guid = self.dev.guid, "cache device, trim: {e}");
             }
@@ -358,7 +411,7 @@ impl Feeder {
 
     /// Trims all of a device with nothing on it, if that is wanted (`vdev_trim_l2arc`).
     fn trim_all(&self, device: &CacheDevice, space: &mut Space) {
-        if t::L2ARC_TRIM_AHEAD.get() == 0 || !device.leaf().can_trim() {
+        if !Feeder::trims(device) {
             return;
         }
         if device.trim(space.ring.start..space.ring.end).is_ok() {

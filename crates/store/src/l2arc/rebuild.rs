@@ -8,6 +8,7 @@
 //! not have been written are left out, such as blocks of groups that the pool does not have: it may have gone back to
 //! an older state. Nothing that is read here can make a reader get wrong bytes; see [`cenote_format::l2arc`].
 
+use super::device::CacheDev;
 use super::index::Place;
 use super::space::{Space, TRIMMED};
 use super::{L2arc, PATIENCE};
@@ -24,12 +25,11 @@ pub(super) struct Rebuild<'a> {
     pub l2: &'a L2arc,
     pub arc: &'a ArcCache,
     pub device: &'a CacheDevice,
-    pub number: u32,
+    pub dev: &'a CacheDev,
     /// Guid of the pool.
     pub pool: u64,
     /// The last group that the pool has.
     pub group: u64,
-    pub stops: &'a dyn Fn() -> bool,
 }
 
 /// Why a rebuild ended before the end of the chain.
@@ -78,7 +78,9 @@ impl Rebuild<'_> {
     /// The header, if it fits (`l2arc_dev_hdr_read`).
     fn header(&self, new: &Space) -> Option<Header> {
         let at = new.ring.start - new.sector;
-        let read = self.device.read(Priority::SyncRead, &[(at, new.sector as usize)], PATIENCE);
+        // As a disk may that has to spin up first.
+        let at = (at, new.sector as usize);
+        let read = self.device.read(Priority::SyncRead, &[at], PATIENCE * 10);
         let sector = read.into_iter().next().and_then(Result::ok);
         let header = sector.and_then(|sector| Header::verified(&sector.bytes()).ok().flatten());
         let Some(header) = header else {
@@ -108,10 +110,15 @@ impl Rebuild<'_> {
         let [mut log, mut next] = header.logs;
         let (mut seen, mut count) = (HashSet::new(), 0);
         while space.ring.holds(&log) && seen.insert(log.place) {
-            if (self.stops)() {
+            if self.dev.is_stopped() {
                 return (count, Some(Cut::Stopped));
             }
-            let block = match self.read(space, &log) {
+            let read = self.read(space, &log);
+            // While it was read nobody may have waited for that.
+            if self.dev.is_stopped() {
+                return (count, Some(Cut::Stopped));
+            }
+            let block = match read {
                 Ok(block) => block,
                 Err(cut) => return (count, Some(cut)),
             };
@@ -145,7 +152,6 @@ impl Rebuild<'_> {
     /// The blocks before a log block come into the index (`l2arc_log_blk_restore`).
     fn restore(&self, space: &mut Space, log: &LogPointer, block: &LogBlock) {
         let figures = &self.l2.figures;
-        let before = space.slots.len() as u64;
         let (mut lsize, mut asize) = (0, 0);
         for entry in block.entries.iter().rev() {
             let Some((key, place)) = self.place_of(space, log, entry) else { continue };
@@ -161,9 +167,8 @@ impl Rebuild<'_> {
         figures.rebuild_size.add(lsize);
         figures.rebuild_asize.add(asize);
         figures.rebuild_log_blks.add(1);
-        figures.slots(before, space.slots.len() as u64);
-        figures.log_comes(log.props.psize(), log.payload);
-        self.l2.device(self.number).iter().for_each(|d| d.logs_come((1, log.props.psize())));
+        self.dev.slots(figures, space.slots.len() as u64);
+        self.dev.log_comes(figures, log.props.psize(), log.payload);
         self.l2.charge(self.arc);
     }
 
@@ -180,6 +185,6 @@ impl Rebuild<'_> {
             && (1..=self.group).contains(&entry.birth);
         let key = Key { dva0, dva1, birth: entry.birth };
         let asize = u32::try_from(asize).ok().filter(|_| is_there)?;
-        Some((key, Place { device: self.number, asize, at, props: entry.props }))
+        Some((key, Place { device: self.dev.number, asize, at, props: entry.props }))
     }
 }

@@ -12,11 +12,11 @@ use super::index::Place;
 use crate::arc::{Fed, Key};
 use cenote_format::abd::Abd;
 use cenote_format::encode::l2arc::{encode_header, encode_log};
-use cenote_format::invariant;
 use cenote_format::invariant::broken;
 use cenote_format::l2arc::{
     self, Entry, Header, LOG_SIZE, LogPointer, Props, Ring, State, VERSION, entries_for,
 };
+use cenote_format::{invariant, less};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -67,6 +67,8 @@ pub(super) struct Batch {
 
 /// How it was before a batch.
 pub(super) struct Before {
+    pending: Vec<Entry>,
+    payload: u64,
     hand: u64,
     chain: [LogPointer; 2],
     slots: usize,
@@ -142,6 +144,20 @@ impl Space {
         }
     }
 
+    /// Gives up so many bytes, or what is left up to the end, where the oldest blocks are.
+    pub fn give_up_oldest(&mut self, bytes: u64) -> GivenUp {
+        let mut given_up = GivenUp::default();
+        if self.ring.first || self.ring.evict >= self.ring.end {
+            let start = self.ring.start;
+            (self.ring.hand, self.ring.evict, self.ring.first) = (start, start, false);
+        }
+        let from = self.ring.evict.max(self.ring.hand);
+        self.ring.evict = (from + bytes).min(self.ring.end);
+        given_up.cleared.push(from..self.ring.evict);
+        self.give_up(&mut given_up);
+        given_up
+    }
+
     fn give_up(&mut self, given_up: &mut GivenUp) {
         let Ring { hand, evict, .. } = self.ring;
         while let Some(slot) = self.slots.pop_front_if(|(at, _)| hand <= *at && *at < evict) {
@@ -152,11 +168,24 @@ impl Space {
             given_up.logs.0 += 1;
             given_up.logs.1 += log.props.psize();
         }
+        // Where large blocks leave a round without a log block, nothing is to be taken for one once the hand is past it; nor does
+        // a log block name what was given up.
+        if !ring.holds(&self.chain[0]) {
+            self.chain = [LogPointer::default(); 2];
+        }
+        let lost = |entry: &&Entry| hand <= entry.place && entry.place < evict;
+        let lost = self.pending.iter().take_while(lost).count();
+        for entry in self.pending.drain(..lost) {
+            let asize = entry.props.psize().next_multiple_of(self.sector);
+            self.payload = less!(self.payload, asize, "L2ARC: bytes that no log block names");
+        }
     }
 
     /// Places blocks where the hand is, with log blocks where they are due. The way is clear.
     pub fn lay_out(&mut self, device: u32, blocks: Vec<Fed>) -> (Batch, Before) {
         let before = Before {
+            pending: self.pending.clone(),
+            payload: self.payload,
             hand: self.ring.hand,
             chain: self.chain,
             slots: self.slots.len(),
@@ -226,14 +255,15 @@ impl Space {
         self.chain = [pointer, last];
     }
 
-    /// A batch was not written: its blocks are nowhere, and its log blocks are no part of the chain.
+    /// A batch was not written: its blocks are nowhere, and its log blocks are no part of the chain. Those before it that no log block names yet come
+    /// into the next one.
     pub fn undo(&mut self, before: Before) {
         self.ring.hand = before.hand;
         self.chain = before.chain;
         self.slots.truncate(before.slots);
         self.logs.truncate(before.logs);
-        self.pending.clear();
-        self.payload = 0;
+        self.pending = before.pending;
+        self.payload = before.payload;
     }
 
     /// The header, to be written at the start of the space (`l2arc_dev_hdr_update`).

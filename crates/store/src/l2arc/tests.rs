@@ -5,7 +5,7 @@ use super::space::Space;
 use super::{L2arc, Relaxed};
 use crate::arc::{Fed, Key};
 use cenote_format::abd::Abd;
-use cenote_format::l2arc::{LogBlock, Props, Ring};
+use cenote_format::l2arc::{Header, LogBlock, Props, Ring};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -22,6 +22,29 @@ impl Bytes {
         // What it lies upon is gone.
         self.0.retain(|place, old| place + old.len() as u64 <= at || *place >= end);
         self.0.insert(at, data);
+    }
+}
+
+impl Bytes {
+    /// What is found by a header is there. How many log blocks lead to that.
+    fn check(&self, header: &Header) -> Result<u64, TestCaseError> {
+        let (ring, [mut log, mut next], mut found) = (header.ring(), header.logs, 0);
+        while ring.holds(&log) {
+            let data = self.0.get(&log.place).cloned().unwrap_or_default();
+            let read = LogBlock::decode(&data, &log, header.entries);
+            prop_assert!(read.is_ok(), "{log:?} of {header:?}");
+            let Ok(read) = read else { break };
+            for entry in &read.entries {
+                let there = self.0.get(&entry.place).map(|data| u64::from(data[0]));
+                prop_assert_eq!(there, Some((entry.birth - 1) % 256), "{:?}", header);
+            }
+            found += 1;
+            if ring.ends_before(&next, &log) {
+                break;
+            }
+            (log, next) = (next, read.previous);
+        }
+        Ok(found)
     }
 }
 
@@ -56,8 +79,14 @@ proptest! {
             if way > space.most() {
                 continue;
             }
+            if fate == 7 {
+                // There is no room in memory to know all.
+                let given_up = space.give_up_oldest(space.most() / 16);
+                index.give_up(3, &given_up.slots);
+            }
             let given_up = space.clear(way);
             index.give_up(3, &given_up.slots);
+            let header = space.header(1, 2);
             let (batch, before) = space.lay_out(3, blocks);
             for (key, place) in &batch.placed {
                 prop_assert!(index.put(*key, *place, false));
@@ -79,6 +108,9 @@ proptest! {
                     index.remove(key);
                 }
             }
+            // The device tells only what is there, wherever it was broken off.
+            bytes.check(&header)?;
+            bytes.check(&space.header(1, 2))?;
             index.check();
             for (at, key) in &space.slots {
                 let number = key.birth - 1;
@@ -91,22 +123,8 @@ proptest! {
             prop_assert!(index.sums().blocks <= space.slots.len() as u64);
         }
         // The chain leads to all log blocks that are there.
-        let ([mut log, mut next], mut found) = (space.chain, 0);
-        while space.ring.holds(&log) {
-            let data = bytes.0.get(&log.place).cloned();
-            prop_assert!(data.is_some());
-            let read = LogBlock::decode(&data.unwrap_or_default(), &log, space.entries);
-            let Ok(read) = read else { return Err(TestCaseError::fail("a log block")) };
-            for entry in &read.entries {
-                prop_assert!(entry.place < space.ring.end);
-            }
-            found += 1;
-            if space.ring.ends_before(&next, &log) {
-                break;
-            }
-            (log, next) = (next, read.previous);
-        }
-        prop_assert!(found >= space.logs.len().saturating_sub(2), "{} of {}", found, space.logs.len());
+        let (found, logs) = (bytes.check(&space.header(1, 2))?, space.logs.len() as u64);
+        prop_assert!(found + 2 >= logs, "{} of {}", found, logs);
     }
 }
 
@@ -164,6 +182,48 @@ fn a_header_of_a_new_round_keeps_what_is_before_it() {
     for log in &header.logs {
         assert_eq!(ring.holds(log), log.place >= header.evict, "{log:?}");
     }
+}
+
+/// Blocks so large that a round of the hand has no log block: nothing is taken for one that was overwritten.
+#[test]
+fn a_round_without_a_log_block_leads_to_nothing() {
+    let mut space = Space::empty(START..START + (80 << 20), 12, 0);
+    let (mut bytes, mut found, mut rounds) = (Bytes::default(), Vec::new(), 0);
+    for number in 0..60 {
+        let (way, before) = ((19 << 20) + space.overhead(1), space.ring.hand);
+        space.clear(way);
+        rounds += u32::from(space.ring.hand < before);
+        let (batch, _) = space.lay_out(3, vec![block(number, 19 << 20)]);
+        batch.writes.iter().for_each(|(at, data)| bytes.write(*at, data));
+        found.push(bytes.check(&space.header(1, 2)).unwrap_or(u64::MAX));
+    }
+    assert!(rounds > 10 && found.iter().all(|found| *found <= 1), "{rounds}, {found:?}");
+    assert!(found.contains(&0) && found.contains(&1), "{found:?}");
+}
+
+/// What a batch that failed leaves out is what it had itself.
+#[test]
+fn blocks_before_a_batch_that_failed_come_into_a_log_block() {
+    let mut space = Space::empty(START..START + (80 << 20), 12, 0);
+    let entries = space.entries;
+    let mut lay_out = |numbers: std::ops::Range<u64>, fails: bool| {
+        space.clear((numbers.end - numbers.start) * 4096 + space.overhead(entries as usize));
+        let blocks = numbers.map(|number| block(number, 4096)).collect();
+        let (batch, before) = space.lay_out(3, blocks);
+        if fails {
+            space.undo(before);
+            return None;
+        }
+        let at = space.chain[0];
+        let data = batch.writes.iter().find(|(place, _)| *place == at.place)?.1.to_vec();
+        LogBlock::decode(&data, &at, entries).ok()
+    };
+    assert!(entries > 3);
+    assert!(lay_out(0..entries - 1, false).is_none());
+    assert!(lay_out(100..100 + entries, true).is_none());
+    let log = lay_out(entries - 1..entries, false);
+    let births = log.map(|log| log.entries.iter().map(|entry| entry.birth).collect());
+    assert_eq!(births, Some((1..=entries).collect::<Vec<u64>>()));
 }
 
 #[test]

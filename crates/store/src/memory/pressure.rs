@@ -27,7 +27,8 @@ impl Pressure {
     /// That of the innermost group that tells, or of the system.
     pub fn open(places: &Places) -> Pressure {
         let file = |group: Group| group.unified.then(|| group.dir.join("memory.pressure"));
-        let groups: Vec<PathBuf> = places.groups().into_iter().filter_map(file).collect();
+        let groups: Vec<PathBuf> =
+            places.groups().unwrap_or_default().into_iter().filter_map(file).collect();
         let of_system = places.proc.join("pressure/memory");
         let mut files = groups.into_iter().chain([of_system]);
         let path = files.find(|path| waited(path).is_some());

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cenote_teststore::way::{Behind, Way};
 use cenote_torture::live::disk::Journal;
 use futures_util::stream::{BoxStream, StreamExt};
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result,
+    Error, GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 use rand::Rng;
@@ -81,15 +81,15 @@ fn apply(contents: &InMemory, request: &Request) -> Result<Option<PutResult>> {
 
 impl Bucket {
     /// An empty one.
-    pub fn new(journal: &Arc<Journal>, create_only: bool, pace: SmallRng) -> Arc<Bucket> {
-        Arc::new(Bucket {
+    pub fn new(journal: &Arc<Journal>, create_only: bool, pace: SmallRng) -> Arc<Behind<Bucket>> {
+        Arc::new(Behind(Bucket {
             contents: InMemory::new(),
             journal: journal.clone(),
             noted: Mutex::default(),
             late: Mutex::default(),
             create_only,
             pace: Mutex::new(pace),
-        })
+        }))
     }
 
     /// What a crash after `at` operations leaves: a store for the next host, whose requests are noted in a journal of its own. `before`
@@ -99,7 +99,7 @@ impl Bucket {
         before: Option<&InMemory>,
         (at, journal): (usize, &Arc<Journal>),
         rng: &mut SmallRng,
-    ) -> (Arc<Bucket>, OnTheWay) {
+    ) -> (Arc<Behind<Bucket>>, OnTheWay) {
         let contents = before.map_or_else(InMemory::new, InMemory::fork);
         let mut on_the_way = OnTheWay::default();
         let mut late = Vec::new();
@@ -127,14 +127,14 @@ impl Bucket {
             }
         }
         late.sort_by_key(|(after, _)| *after);
-        let bucket = Arc::new(Bucket {
+        let bucket = Arc::new(Behind(Bucket {
             contents,
             journal: journal.clone(),
             noted: Mutex::default(),
             late: Mutex::new(late.into()),
             create_only: self.create_only,
             pace: Mutex::new(self.pace.lock().clone()),
-        });
+        }));
         (bucket, on_the_way)
     }
 
@@ -191,45 +191,29 @@ impl fmt::Debug for Bucket {
     }
 }
 
-impl fmt::Display for Bucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bucket")
-    }
-}
-
 #[async_trait]
-impl ObjectStore for Bucket {
-    async fn put_opts(
-        &self,
-        at: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        if self.create_only && matches!(options.mode, PutMode::Update(_)) {
+impl Way for Bucket {
+    const NAME: &'static str = "Bucket";
+
+    fn store(&self) -> &dyn ObjectStore {
+        &self.contents
+    }
+
+    async fn put(&self, at: &Path, payload: PutPayload, how: PutOptions) -> Result<PutResult> {
+        if self.create_only && matches!(how.mode, PutMode::Update(_)) {
             let (operation, implementer) = ("put on a version".into(), "Bucket".into());
             return Err(Error::NotImplemented { operation, implementer });
         }
-        let put = self.change(Request::Put(at.clone(), payload, options)).await?;
+        let put = self.change(Request::Put(at.clone(), payload, how)).await?;
         put.ok_or_else(|| Error::Generic { store: "bucket", source: "no answer".into() })
     }
 
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.contents.put_multipart_opts(at, options).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+    async fn get(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
         self.arrive();
-        self.contents.get_opts(at, options).await
+        self.contents.get_opts(at, how).await
     }
 
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
+    fn delete(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         // The stream outlives the borrow, so that a deletion is done as soon as it is asked for.
         let paths: Vec<_> = paths.collect::<Vec<_>>().now_or_never().unwrap_or_default();
         let deleted: Vec<_> = paths
@@ -252,13 +236,5 @@ impl ObjectStore for Bucket {
         let listed: Vec<_> =
             self.contents.list(prefix).try_collect().now_or_never().unwrap().unwrap();
         futures_util::stream::iter(listed.into_iter().map(Ok)).boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.contents.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.contents.copy_opts(from, to, options).await
     }
 }

@@ -19,6 +19,7 @@ use cenote_engine::Engine;
 use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_objects::{Space, Tunables};
 use cenote_teststore::faults::{FaultStore, Faults, Shared};
+use cenote_teststore::way::Behind;
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
 use cenote_torture::live::history::History;
@@ -74,14 +75,19 @@ fn many() -> Faults {
 /// A host with its disks, and the store as it sees it.
 struct Host {
     name: PathBuf,
-    bucket: Arc<Bucket>,
+    bucket: Arc<Behind<Bucket>>,
     store: Arc<FaultStore>,
     disks: Vec<Arc<Disk>>,
     lab: Lab,
 }
 
 impl Host {
-    fn new(bucket: &Arc<Bucket>, images: &[Image], journal: &Arc<Journal>, seed: u64) -> Host {
+    fn new(
+        bucket: &Arc<Behind<Bucket>>,
+        images: &[Image],
+        journal: &Arc<Journal>,
+        seed: u64,
+    ) -> Host {
         static HOSTS: AtomicU64 = AtomicU64::new(0);
         let name = format!("torture://{}", HOSTS.fetch_add(1, Ordering::Relaxed));
         let name = PathBuf::from(name);
@@ -198,7 +204,7 @@ fn at_of(journal: &Arc<Journal>) -> Moment {
 struct Story {
     first: Vec<Image>,
     journal: Arc<Journal>,
-    bucket: Arc<Bucket>,
+    bucket: Arc<Behind<Bucket>>,
     begun: usize,
     end: usize,
     history: History,
@@ -242,7 +248,7 @@ fn tell(seed: u64, classes: &[Class], steps: usize) -> Story {
 struct Point {
     at: usize,
     images: Vec<Image>,
-    bucket: Arc<Bucket>,
+    bucket: Arc<Behind<Bucket>>,
     journal: Arc<Journal>,
     seed: u64,
 }
