@@ -340,11 +340,20 @@ impl Search<'_> {
         }
         // A block of a later group is where this one does not see it.
         if sure && self.left > 0 && self.hits == 0 && birth <= self.txg {
-            self.gone.push(self.entry);
+            match block.is_root() && self.may_be_of_log(head) {
+                true => self.may_have(head, block),
+                false => self.gone.push(self.entry),
+            }
         }
         if !sure && of_object {
             self.doubtful.push(self.entry);
         }
+    }
+
+    /// Whether what is noted of an object set may be a block that a record of its claimed intent log leads to.
+    fn may_be_of_log(&mut self, head: u64) -> bool {
+        let Ok(Some(dataset)) = self.dataset(head) else { return true };
+        self.dsl.walked_objset(&dataset).map_or(true, |set| set.phys().zil.claim_txg != 0)
     }
 
     /// The file system that the block was written to: clones share blocks older than themselves

@@ -6,6 +6,7 @@
 
 use cenote_dsl::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
 use cenote_engine::create::Redundancy;
+use cenote_torture::live::crash::newest;
 use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
 use cenote_torture::live::lab::{Shape, by_openzfs, disks, keep, lab};
@@ -104,7 +105,7 @@ fn survive(story: &Story, (at, images, seed): (usize, Vec<Image>, u64), judged: 
     let disks = disks(&images, None);
     let lab = lab(&disks);
     let wrong = |why: String| -> ! { panic!("{why}; images in {}", keep(&images)) };
-    let Some(found) = lab.find() else {
+    let Some(found) = lab.find().filter(|found| newest(found).is_some()) else {
         if durable.is_some() {
             wrong("the pool is gone".into());
         }

@@ -107,9 +107,9 @@ impl Core {
         for (live, set) in quiesced {
             let (before, id) = (last.replace(live.id()), live.id());
             invariant!(before < Some(id), "dataset {id} is written after dataset {before:?}");
-            match self.prepare(shared, &view, txg, &live, set)? {
-                Some(part) => parts.push(part),
-                None => gone.push((live, None)),
+            match self.prepare(shared, &view, txg, live, set)? {
+                Ok(part) => parts.push(part),
+                Err(live) => gone.push((live, None)),
             }
         }
         write(&shared.disk, txg, abilities, &mut parts);
@@ -132,15 +132,16 @@ impl Core {
         Ok(written.chain(gone).collect())
     }
 
-    /// Finds how a dataset is written; `None`: it is gone.
+    /// Finds how a dataset is written. It is given back if it is gone: there is one reference to it here at any time, as whoever counts its
+    /// users knows of one ([`Datasets::is_used`]).
     fn prepare(
         &mut self,
         shared: &Shared,
         view: &Pool,
         txg: u64,
-        live: &Arc<LiveObjectSet>,
+        live: Arc<LiveObjectSet>,
         mut set: SyncingSet,
-    ) -> Result<Option<Part>> {
+    ) -> Result<std::result::Result<Part, Arc<LiveObjectSet>>> {
         let id = live.id();
         let datasets: &Datasets = &shared.datasets;
         let early = datasets.early(id);
@@ -150,7 +151,7 @@ impl Core {
             tracing::warn!("changes of dataset {id}, which is gone, are dropped");
             self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
             self.frees.extend(log.into_iter().flat_map(|(_, freed)| freed));
-            return Ok(None);
+            return Ok(Err(live));
         };
         if let Some((header, freed)) = log {
             set.set_zil_header(header);
@@ -165,8 +166,7 @@ impl Core {
             }
             Counted::of(tx, &set, id)
         })?;
-        let live = live.clone();
-        Ok(Some(Part { live, set, policy, early, counted, wrote: None, waits: true }))
+        Ok(Ok(Part { live, set, policy, early, counted, wrote: None, waits: true }))
     }
 
     /// Tells the MOS what was written of a dataset, if it was.

@@ -8,7 +8,7 @@
 //!
 //! Threads that were served together come again together, a moment apart. Their next issuer is the first of them, and would
 //! write for itself alone, with a flush that all others wait for. So it lets them join ([`Issuing::gather`]): as many as
-//! were served last, for a tenth of what a commit takes at most (`zil_commit_waiter_timeout`).
+//! there were when the last commit ended, for a tenth of what a commit takes at most (`zil_commit_waiter_timeout`).
 //!
 //! ```text
 //!  thread 1   gather, take, encode, write, flush | stable
@@ -80,7 +80,7 @@ struct State {
     stable: u64,
     has_issuer: bool,
     waiters: VecDeque<Waiter>,
-    /// How many threads the last commit served, its own with them.
+    /// How many threads there were when the last commit ended: its own, those that it served, and those that came meanwhile.
     round: usize,
     /// What a commit takes, over the last ones.
     takes: Duration,
@@ -180,13 +180,15 @@ impl Issuer {
     }
 
     fn issuing(&self, state: &mut State) -> Issuing<'_> {
+        let waiting = state.waiters.len();
+        invariant!(waiting == 0, "{waiting} commits wait, and no commit writes");
         state.has_issuer = true;
         Issuing { issuer: self, stable: 0, since: None }
     }
 }
 
 impl Issuing<'_> {
-    /// Lets the threads that were served last join, for `percent` of what a commit takes at most.
+    /// Lets the threads join that were there when the last commit ended, for `percent` of what a commit takes at most.
     pub fn gather(&mut self, percent: u32) {
         let issuer = self.issuer;
         let mut state = issuer.state.lock();
@@ -228,7 +230,8 @@ impl Issuing<'_> {
         self.stable = end;
     }
 
-    /// The queue of itxs is stable up to `end`: on disk with its group. That says nothing of how long commits take.
+    /// The queue of itxs is stable up to `end`: on disk with its group, or nothing was to be written. That says nothing of how
+    /// long commits take.
     pub fn has_waited(mut self, end: u64) {
         (self.stable, self.since) = (end, None);
     }
@@ -240,8 +243,9 @@ impl Drop for Issuing<'_> {
         let mut state = issuer.state.lock();
         state.stable = state.stable.max(self.stable);
         let (done, next) = state.next();
+        let left = state.waiters.len() + usize::from(next.is_some());
         if let Some(since) = self.since.filter(|_| self.stable > 0) {
-            state.round = done.len() + 1;
+            state.round = 1 + done.len() + left;
             state.takes = (state.takes * 3 + since.elapsed().min(LONG)) / 4;
         }
         tell(state, next, done);
@@ -347,6 +351,23 @@ mod tests {
         assert_eq!(wrote, [1, 3]);
         order.sort_unstable();
         assert_eq!(order, [(0, false), (1, true), (2, false), (3, true)]);
+    }
+
+    /// Two threads that commit by turns come to share: who waits when a commit ends comes again.
+    #[test]
+    fn who_came_meanwhile_is_waited_for() {
+        let issuer = Issuer::default();
+        let mut first = issuer.wait_for(1).unwrap();
+        first.gather(10);
+        thread::scope(|scope| {
+            let second = scope.spawn(|| issuer.wait_for(2).unwrap());
+            while issuer.state.lock().waiters.is_empty() {
+                thread::yield_now();
+            }
+            first.has_written(1);
+            drop(second.join().unwrap());
+        });
+        assert_eq!(issuer.state.lock().round, 2);
     }
 
     /// Threads that were served together are served together again.

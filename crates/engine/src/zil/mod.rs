@@ -126,7 +126,7 @@ impl Drop for Suspension {
 /// By what a batch became stable.
 enum Stable {
     InLog,
-    /// With its transaction group.
+    /// With its transaction group; or there was nothing in it.
     OnDisk,
 }
 
@@ -260,7 +260,11 @@ impl Log {
         live: &LiveObjectSet,
         batch: Batch,
     ) -> Result<Stable, WriteError> {
+        let nothing = batch.changes.is_empty() && !batch.unlogged;
         if let Some(tops) = self.write_blocks(shared, live, batch)? {
+            if nothing {
+                return shared.has_pool().map(|()| Stable::OnDisk);
+            }
             let flushed = chain::flush(&shared.disk, &tops);
             // While it was written another host may have taken the pool: no thread is told that it is stable.
             let ours = shared.has_pool();

@@ -590,6 +590,8 @@ impl ArcCache {
             lists.c > budget
         };
         while self.with_lists(some) == Some(true) {}
+        // What is known of cache devices may be too much of it now.
+        self.wake();
     }
 
     /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.

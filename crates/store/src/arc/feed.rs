@@ -60,7 +60,7 @@ pub(crate) struct Feed<'a> {
     pub takes: &'a dyn Fn(&Key) -> Take,
 }
 
-/// A thread that sleeps until something is put into the cache.
+/// A thread that sleeps until something is put into the cache, or the budget is another one.
 pub(crate) trait Sleeper: Send + Sync {
     fn wake(&self);
 }
@@ -174,14 +174,14 @@ impl ArcCache {
         self.puts.puts.load(SeqCst)
     }
 
-    /// Has someone woken when something is put in. Not if something was since there were so many `puts`: then it is false.
+    /// Has a thread woken when something is put in, or the budget changes. False: something was put in since there were so many `puts`.
     pub(crate) fn sleeps(&self, sleeper: &Arc<dyn Sleeper>, puts: u32) -> bool {
         self.sleepers.lock().push(Arc::downgrade(sleeper));
         self.asleep.store(true, SeqCst);
         self.puts() == puts
     }
 
-    /// Something was put in.
+    /// Something was put in, or the budget is another one.
     pub(super) fn wake(&self) {
         if self.asleep.load(SeqCst) && self.asleep.swap(false, SeqCst) {
             let sleepers = std::mem::take(&mut *self.sleepers.lock());

@@ -482,6 +482,30 @@ fn the_least_budget_has_room_for_what_is_taken() {
     }
 }
 
+struct Bell(std::sync::atomic::AtomicUsize);
+
+impl super::Sleeper for Bell {
+    fn wake(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_budget_that_changes_wakes_what_sleeps() {
+    let arc = ArcCache::new(16 << 20);
+    let bell = Arc::new(Bell(Default::default()));
+    let sleeper: Arc<dyn super::Sleeper> = bell.clone();
+    let rung = || bell.0.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(arc.sleeps(&sleeper, arc.puts()));
+    arc.resize(1 << 20);
+    assert_eq!(rung(), 1, "a smaller budget");
+    arc.resize(2 << 20);
+    assert_eq!(rung(), 1, "nothing sleeps");
+    assert!(arc.sleeps(&sleeper, arc.puts()));
+    arc.insert(name(1), data(1, 100), false, Access::Demand);
+    assert_eq!(rung(), 2, "something is put in");
+}
+
 #[test]
 fn what_many_tables_left_goes_by_itself() {
     let arc = ArcCache::new(16 << 20);

@@ -37,8 +37,9 @@ const WRITING: Duration = Duration::from_secs(30);
 const ASKING: Duration = Duration::from_secs(2);
 /// Bytes of a batch that are written at once.
 const PIECE: u64 = 8 << 20;
-/// Share of a quarter of a device that is given up at once where memory has no room for more, as a divisor.
-const GIVEN_UP: u64 = 16;
+/// Blocks of a device that are forgotten at once where memory has no room for more: a share of them, as a divisor, and at least so many.
+const FORGOTTEN: usize = 16;
+const LEAST_FORGOTTEN: usize = 64;
 /// Bytes that are trimmed ahead at least (`l2arc_trim_ahead`).
 const LEAST_TRIM: u64 = 64 << 20;
 
@@ -156,13 +157,13 @@ impl Feeder {
         self.how.writable && device.leaf().writable()
     }
 
-    /// Sleeps until something is put into the ARC, or something happens to the device; but `least`, whatever is put in.
+    /// Sleeps until something is put into the ARC, its budget changes, or something happens to the device; but `least`, whatever is put in.
     fn sleep(&self, puts: u32, least: Duration) {
         let until = Instant::now() + least;
         // What was freed meanwhile takes no memory.
         self.l2.charge(&self.arc);
         let sleeper: Arc<dyn Sleeper> = self.dev.clone();
-        if !self.how.writable || self.arc.sleeps(&sleeper, puts) {
+        if self.arc.sleeps(&sleeper, puts) && self.l2.has_room(&self.arc) {
             self.dev.wait_for_work();
         }
         self.dev.wait(until.saturating_duration_since(Instant::now()));
@@ -186,6 +187,12 @@ impl Feeder {
         let Some(store) = self.store.upgrade() else { return Next::End };
         let (arc, puts) = (&self.arc, self.arc.puts());
         let secs = Duration::from_secs(t::L2ARC_FEED_SECS.get());
+        // That writes nothing, so that it does not matter whether anything may be written.
+        if !arc.is_off() && !self.l2.has_room(arc) {
+            self.l2.figures.abort_lowmem.add(1);
+            self.give_way(space);
+            return Next::Wait(secs);
+        }
         if !self.writes(device) {
             return Next::Sleep(puts, secs);
         }
@@ -195,13 +202,6 @@ impl Feeder {
         }
         if arc.is_off() {
             // Nothing comes from there any more, and what is here is read all the same.
-            return Next::Wait(secs);
-        }
-        if !self.l2.has_room(arc) {
-            self.l2.figures.abort_lowmem.add(1);
-            let pool = tree.root().guid();
-            drop((tree, store));
-            self.give_way(pool, device, space);
             return Next::Wait(secs);
         }
         let begun = Instant::now();
@@ -387,17 +387,13 @@ impl Feeder {
         given_up.cleared
     }
 
-    /// Gives up the oldest blocks, where it takes too much memory to know all of them.
-    fn give_way(&self, pool: u64, device: &CacheDevice, space: &mut Space) {
-        if self.dev.is_stopped() {
-            return;
-        }
-        let cleared = self.forget(space.give_up_oldest(space.most() / GIVEN_UP));
+    /// Forgets the oldest blocks, where it takes too much memory to know all of them. They stay on the device, and the next import finds
+    /// them.
+    fn give_way(&self, space: &mut Space) {
+        let count = (space.slots.len() / FORGOTTEN).max(LEAST_FORGOTTEN);
+        self.l2.index.give_up(self.dev.number, &space.forget_oldest(count));
         self.dev.slots(&self.l2.figures, space.slots.len() as u64);
         self.l2.charge(&self.arc);
-        if self.write_header(pool, device, space) {
-            self.trim(device, cleared);
-        }
     }
 
     /// Trims what the header says is given up, if that is wanted.

@@ -144,18 +144,9 @@ impl Space {
         }
     }
 
-    /// Gives up so many bytes, or what is left up to the end, where the oldest blocks are.
-    pub fn give_up_oldest(&mut self, bytes: u64) -> GivenUp {
-        let mut given_up = GivenUp::default();
-        if self.ring.first || self.ring.evict >= self.ring.end {
-            let start = self.ring.start;
-            (self.ring.hand, self.ring.evict, self.ring.first) = (start, start, false);
-        }
-        let from = self.ring.evict.max(self.ring.hand);
-        self.ring.evict = (from + bytes).min(self.ring.end);
-        given_up.cleared.push(from..self.ring.evict);
-        self.give_up(&mut given_up);
-        given_up
+    /// Forgets the oldest blocks, so many at most, as if an import had not had the memory to find them. They stay where they are.
+    pub fn forget_oldest(&mut self, count: usize) -> Vec<(u64, Key)> {
+        self.slots.drain(..count.min(self.slots.len())).collect()
     }
 
     fn give_up(&mut self, given_up: &mut GivenUp) {

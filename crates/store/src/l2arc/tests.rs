@@ -81,8 +81,7 @@ proptest! {
             }
             if fate == 7 {
                 // There is no room in memory to know all.
-                let given_up = space.give_up_oldest(space.most() / 16);
-                index.give_up(3, &given_up.slots);
+                index.give_up(3, &space.forget_oldest(7));
             }
             let given_up = space.clear(way);
             index.give_up(3, &given_up.slots);

@@ -138,7 +138,8 @@ pub struct Figures {
     pub metaslabs: AtomicUsize,
 }
 
-fn newest(found: &Candidate) -> Option<u64> {
+/// The newest group of a pool. `None`: none is on disk, as the power failed while the pool was created.
+pub fn newest(found: &Candidate) -> Option<u64> {
     let all = found.devices.iter().flat_map(|d| &d.uberblocks).map(|(_, _, ub)| ub);
     Uberblock::best(all).map(|ub| ub.txg)
 }

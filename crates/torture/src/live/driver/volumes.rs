@@ -38,6 +38,9 @@ impl Driver {
         let len = self.rng.random_range(1..=size - at);
         let (volume, discards) = (self.volume(name), self.chance(25));
         let data = if discards { vec![0; len] } else { bytes(&mut self.rng, len) };
+        // Past its end it takes nothing. Where space is short that may have a group written: before the change, of which it would know
+        // nothing.
+        assert!(volume.write(size as u64, &[1]).is_err());
         let done = match discards {
             true => volume.discard(at as u64, len as u64),
             false => volume.write(at as u64, &data),
@@ -47,8 +50,6 @@ impl Driver {
         }
         assert!(done.is_ok(), "{len} bytes at {at} of {name}: {done:?}");
         overwrite(self.volume_bytes(name), at, &data);
-        // Past its end it takes nothing.
-        assert!(volume.write(size as u64, &[1]).is_err());
     }
 
     /// Changes a volume's size.
