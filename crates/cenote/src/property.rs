@@ -5,7 +5,7 @@
 //! [`Dataset::assign`](crate::Dataset::assign) sets one.
 //!
 //! A value passes as the text that `zfs get -p` shows and `zfs set` takes ([`Value`]): numbers are exact, a limit that is not set is
-//! `None`, times are points in time. A text that is no value of the type is [`Error::Value`](crate::Error::Value), not a default.
+//! `None`, times are points in time. A text that is no value of the type is [`Error::Value`], not a default.
 
 use crate::{Dataset, Error, Result, Source};
 use std::borrow::Cow;

@@ -223,7 +223,7 @@ impl Log {
         kstat::ZIL_COMMITS.add(1);
         let wanted = self.itxs.lock().want(scope);
         let Some(mut issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
-        issuing.gather(tunables::COMMIT_TIMEOUT_PCT.small() as u32);
+        issuing.gather(tunables::COMMIT_TIMEOUT_PCT.small());
         let batch = self.itxs.lock().take(shared.tx_state.synced_txg(), self.frozen.last());
         let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
