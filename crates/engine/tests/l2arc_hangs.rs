@@ -1,4 +1,4 @@
-//! Cache devices that hang: whoever waits for one has nothing of the pool, which goes on, and is closed, without it. OpenZFS's
+//! Cache devices that hang: a thread that waits for one holds nothing of the pool. The pool goes on, and is closed, without it. OpenZFS's
 //! `zdb` judges the pools. Where it is not installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -159,7 +159,7 @@ impl Device for Slow {
     }
 }
 
-/// What is read of a log block when nobody waits for that any more comes into no index and no figure.
+/// A log block that is read after its thread was left behind enters no index and no figure.
 #[test]
 fn a_log_block_that_comes_too_late_restores_nothing() {
     let rig = Rig::new(128 << 20);

@@ -94,7 +94,7 @@ impl Found {
     }
 }
 
-/// The device of one leaf, apart from those of the others: whoever waits for it holds none of them.
+/// The device of one leaf, apart from the other devices: a thread that waits for it holds no other device.
 pub struct Apart {
     guid: u64,
     found: Found,

@@ -132,8 +132,8 @@ impl Core {
         Ok(written.chain(gone).collect())
     }
 
-    /// Finds how a dataset is written. It is given back if it is gone: there is one reference to it here at any time, as whoever counts its
-    /// users knows of one ([`Datasets::is_used`]).
+    /// Finds how a dataset is written. A dataset that is gone is given back. The sync holds one reference to a dataset at any time, since
+    /// [`Datasets::is_used`] takes a second one for a user.
     fn prepare(
         &mut self,
         shared: &Shared,

@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(order, [(0, false), (1, true), (2, false), (3, true)]);
     }
 
-    /// Two threads that commit by turns come to share: who waits when a commit ends comes again.
+    /// Two threads that commit by turns come to share a flush: a thread that waits when a commit ends comes again.
     #[test]
     fn who_came_meanwhile_is_waited_for() {
         let issuer = Issuer::default();

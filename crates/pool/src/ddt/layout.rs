@@ -99,7 +99,7 @@ impl Phys {
         full
     }
 
-    /// The DVAs in use (`ddt_phys_dva_count`). Of an encrypted block the third one is none, whatever is there.
+    /// The DVAs in use (`ddt_phys_dva_count`). The third place of an encrypted block is no DVA, whatever it holds.
     pub fn copies(&self, encrypted: bool) -> Vec<Dva> {
         let mut bp = BlockPointer::HOLE;
         bp.0[..6].copy_from_slice(&self.dvas);

@@ -127,8 +127,8 @@ fn fitted(data: Abd) -> Abd {
     if data.memory() as u64 > need + need / 8 { Abd::copy_of(&data.bytes()) } else { data }
 }
 
-/// Where the lists were left half changed: empties the cache, and tells its owners. Nobody is in the lists any more, as whoever gets them sees that
-/// the cache is off.
+/// Where the lists were left half changed: empties the cache, and tells its owners. No thread is in the lists any more: each
+/// thread that gets them sees that the cache is off.
 struct Tells<'a> {
     cache: &'a ArcCache,
     is_done: &'a Cell<bool>,
