@@ -164,7 +164,6 @@ fn what_views_find_wrong_is_mended() {
     let found = look();
     assert!(found > 0, "nothing was read from the wrong side");
     let store = engine.pool().store().clone();
-    assert!(store.has_wrong());
     engine.sync_task(|_| Ok(())).unwrap();
     until(&engine, "it is not mended", || !store.has_wrong());
     engine.sync_task(|_| Ok(())).unwrap();
@@ -228,7 +227,9 @@ fn what_is_mended_beside_what_was_read_is_counted() {
         found().iter().sum::<u64>()
     };
     let all: u64 = wrong.iter().sum();
-    assert_eq!(look(), all / 2);
+    // The thread that mends may be woken by the group before only now: then it has looked at some of them.
+    let first = look();
+    assert!((all / 2..=all).contains(&first), "{first} of {all}");
     engine.sync_task(|_| Ok(())).unwrap();
     until(&engine, "what is mended is not counted", || found() == wrong);
     assert_eq!(look(), all);
