@@ -62,6 +62,11 @@ impl Background {
         }
     }
 
+    /// Whether the thread works.
+    pub fn is_working(&self) -> bool {
+        self.running.lock().now
+    }
+
     /// The thread has found nothing to do: whether it ends, as it was not woken meanwhile.
     pub fn is_over(&self) -> bool {
         let mut running = self.running.lock();

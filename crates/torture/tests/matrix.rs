@@ -404,6 +404,10 @@ fn mends(seed: u64, (line, ashift): (&str, u64), everywhere: bool) {
     });
     let kept = || format!("images in {}", keep(&images(&disks)));
     assert_eq!(first.errors, 0, "{first:?}; {}", kept());
+    // What reads beside the scrub met is mended behind groups, and counted then.
+    while engine.is_mending() {
+        sync(&engine);
+    }
     let found = errors(&engine, count);
     for (disk, errors) in found.iter().enumerate() {
         let (all, least) = (spoiled.all[disk], spoiled.kept[disk]);

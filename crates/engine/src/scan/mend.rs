@@ -10,7 +10,7 @@
 
 use super::find::Found;
 use super::position::dataset;
-use crate::Shared;
+use crate::{Engine, Shared};
 use cenote_dmu::objset::PROJECT_USED;
 use cenote_format::blkptr::BlockPointer;
 use cenote_pool::Pool;
@@ -44,6 +44,14 @@ fn pointer(view: &Pool, at: &Bookmark) -> Option<BlockPointer> {
         object => objset.object(object),
     };
     object.ok()?.block_pointer(level, at.blkid).ok()
+}
+
+impl Engine {
+    /// Whether something that was read wrong waits for the next group to be looked at again, or is looked at now. Errors of devices may be
+    /// counted as long as it is.
+    pub fn is_mending(&self) -> bool {
+        self.shared.disk.store.has_wrong() || self.shared.mender.is_working()
+    }
 }
 
 impl Shared {
