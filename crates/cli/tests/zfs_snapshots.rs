@@ -271,7 +271,7 @@ fn a_file_system_in_use_is_rolled_back() {
         return;
     }
     let tank = Tank::new("");
-    tank.zfs("create tank/a");
+    tank.zfs("create -o atime=off tank/a");
     fs::create_dir_all(tank.path("tank/a/dir/inner")).unwrap();
     for name in ["file", "dir/inner/kept", "removed"] {
         fs::write(tank.path("tank/a").join(name), "one").unwrap();
