@@ -514,7 +514,7 @@ fn no_device_is_used_after_an_export() {
     rig.judge_blocks();
 }
 
-/// Where the index has more of the ARC than its share, as that has become smaller, the oldest blocks are given up.
+/// Where the index has more of the ARC than its share, the oldest blocks are forgotten.
 #[test]
 fn the_index_keeps_to_its_share() {
     let rig = Rig::new(128 << 20);

@@ -46,9 +46,12 @@ fn damage_is_seen_that_a_cache_device_hides() {
         disk.write_all_at(&[0xa5; 512], LABEL_START + dva.offset).unwrap();
     }
     let dir = rig.path().to_str().unwrap();
-    let (out, err, code) = support::zdb(&["-e", "-p", dir, "-bcc", "tank"]);
-    let errors = |text: &str| text.contains("error") || text.contains("zdb_blkptr_cb");
-    assert!(code != 0 && (errors(&out) || errors(&err)), "{code}: {out}{err}");
+    // Of every block all copies are read from the pool's devices, and of those that lead to others one, as programs read it.
+    for how in ["-bcc", "-bb"] {
+        let (out, err, code) = support::zdb(&["-e", "-p", dir, how, "tank"]);
+        let errors = |text: &str| text.contains("error") || text.contains("zdb_blkptr_cb");
+        assert!(code != 0 && (errors(&out) || errors(&err)), "{how}: {code}: {out}{err}");
+    }
     // Programs that read the pool find it there.
     let found = discover(&[rig.path().to_path_buf()]);
     let options = ImportOptions { readonly: true, ..ImportOptions::default() };

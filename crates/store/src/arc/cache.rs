@@ -31,6 +31,7 @@ use super::lists::{List, Lists};
 use super::name::{Kind, Name, Value, allocation};
 use super::shard::{Age, Hit, Resident, SHARDS, Shard};
 use super::{Access, ArcStats, ENTRY, Lookups};
+use crate::tunables::L2ARC_META_PERCENT;
 use cenote_format::abd::Abd;
 use cenote_format::invariant::{self, broken};
 use parking_lot::Mutex;
@@ -590,8 +591,11 @@ impl ArcCache {
             lists.c > budget
         };
         while self.with_lists(some) == Some(true) {}
-        // What is known of cache devices may be too much of it now.
-        self.wake();
+        let share = u128::from(budget) * u128::from(L2ARC_META_PERCENT.get()) / 100;
+        // What is known of cache devices is too much of it, at least of all pools together.
+        if self.with_lists(|lists, _| u128::from(lists.l2) > share) == Some(true) {
+            self.wake();
+        }
     }
 
     /// Gives back the places of nodes and in tables that most entries have left. Whether there were any.

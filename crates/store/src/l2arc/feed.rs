@@ -187,10 +187,7 @@ impl Feeder {
         let Some(store) = self.store.upgrade() else { return Next::End };
         let (arc, puts) = (&self.arc, self.arc.puts());
         let secs = Duration::from_secs(t::L2ARC_FEED_SECS.get());
-        // That writes nothing, so that it does not matter whether anything may be written.
-        if !arc.is_off() && !self.l2.has_room(arc) {
-            self.l2.figures.abort_lowmem.add(1);
-            self.give_way(space);
+        if !self.keeps_to_its_share(space) {
             return Next::Wait(secs);
         }
         if !self.writes(device) {
@@ -226,10 +223,11 @@ impl Feeder {
     }
 
     /// Asks a device that rests whether it answers.
-    fn ask(&self, device: &CacheDevice, space: &Space) -> Next {
+    fn ask(&self, device: &CacheDevice, space: &mut Space) -> Next {
         let begun = Instant::now();
         let at = space.ring.start - space.sector;
         while begun.elapsed() < deadline::answer() && !self.dev.is_stopped() {
+            self.keeps_to_its_share(space);
             let read = device.read(Priority::SyncRead, &[(at, space.sector as usize)], PATIENCE);
             if read.into_iter().all(|read| read.is_ok()) && !is_writing(device.leaf()) {
                 self.dev.answers();
@@ -387,13 +385,18 @@ impl Feeder {
         given_up.cleared
     }
 
-    /// Forgets the oldest blocks, where it takes too much memory to know all of them. They stay on the device, and the next import finds
-    /// them.
-    fn give_way(&self, space: &mut Space) {
+    /// Forgets the oldest blocks, where it takes too much memory to know all of them: then it says no. They stay on the device, and the
+    /// next import finds them. That writes nothing, so that it does not matter whether anything may be written.
+    fn keeps_to_its_share(&self, space: &mut Space) -> bool {
+        if self.arc.is_off() || self.l2.has_room(&self.arc) {
+            return true;
+        }
+        self.l2.figures.abort_lowmem.add(1);
         let count = (space.slots.len() / FORGOTTEN).max(LEAST_FORGOTTEN);
         self.l2.index.give_up(self.dev.number, &space.forget_oldest(count));
         self.dev.slots(&self.l2.figures, space.slots.len() as u64);
         self.l2.charge(&self.arc);
+        false
     }
 
     /// Trims what the header says is given up, if that is wanted.

@@ -1,10 +1,11 @@
 //! Which blocks are where: in memory, and nowhere else.
 //!
-//! A table has the place of each block by its [`Key`], and sums over all entries. An entry comes when its block is
-//! about to be written, and is found from when that is done. It goes when the block is freed, when its place is given up, with
-//! its device, or when what lies there was found wrong.
+//! Tables have the place of each block by its [`Key`], and sums over their entries; a hash of the key says which table has it. An
+//! entry comes when its block is about to be written, and is found from when that is done. It goes when the block is freed, when its
+//! place is given up, with its device, or when what lies there was found wrong. A table that more than half of its entries have
+//! left becomes smaller, so that what is forgotten takes no memory.
 //!
-//! Invariant: the sums are what the entries add up to.
+//! Invariants: the sums are what the entries add up to. No table is held for longer than a few thousand entries take, or its growing.
 
 use crate::arc::Key;
 use ahash::RandomState;
@@ -14,13 +15,17 @@ use cenote_format::less;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes of memory that an entry takes: at most, whatever share of the table is empty.
-pub(super) const ENTRY: u64 = 128;
-/// Bytes of memory that it takes to know in which order blocks lie on a device, for each.
+/// Bytes of memory that an entry takes: at most, whatever share of its table is empty.
+pub(super) const ENTRY: u64 = 168;
+/// Bytes of memory that it takes to know in which order blocks lie on a device, for each: at most, whatever share of the queue is empty.
 pub(super) const SLOT: u64 = 64;
 
-/// Entries that are taken out while the table is held.
+/// Entries that are taken out while a table is held.
 const AT_ONCE: usize = 4096;
+/// Tables. 64 of them have some 125,000 entries each where 8 million blocks are known.
+const TABLES: usize = 64;
+/// A table of fewer entries stays as it is.
+const SMALL: usize = 64;
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,36 +110,54 @@ impl Table {
         self.sums.take(&place);
         let on = self.on.entry(place.device).or_default();
         *on = less!(*on, u64::from(place.asize), "L2ARC: bytes on a device");
+        if self.places.capacity() > SMALL && self.places.len() * 9 / 4 < self.places.capacity() {
+            self.places.shrink_to(self.places.len());
+        }
         true
+    }
+
+    fn has(&self, key: &Key, place: &Place) -> bool {
+        self.places.get(key).is_some_and(|(found, _)| found == place)
     }
 }
 
 /// See the [module](self).
-#[derive(Default)]
-pub(super) struct Index(RwLock<Table>);
+pub(super) struct Index {
+    tables: [RwLock<Table>; TABLES],
+    hasher: RandomState,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index { tables: std::array::from_fn(|_| RwLock::default()), hasher: RandomState::new() }
+    }
+}
 
 impl Index {
+    fn table(&self, key: &Key) -> &RwLock<Table> {
+        &self.tables[self.hasher.hash_one(key) as usize % TABLES]
+    }
+
     /// Where the block that `bp` names is.
     pub fn find(&self, bp: &BlockPointer, key: &Key) -> Option<Place> {
-        let (place, written) = self.0.read().places.get(key).copied()?;
+        let (place, written) = self.table(key).read().places.get(key).copied()?;
         let fits = place.props.psize() == bp.psize() && place.props.lsize() == bp.lsize();
         (written && fits).then_some(place)
     }
 
     pub fn contains(&self, key: &Key) -> bool {
-        self.0.read().places.contains_key(key)
+        self.table(key).read().places.contains_key(key)
     }
 
     /// A block is going to be written; or is there, if it is `written`. Whether there was none of that name.
     pub fn put(&self, key: Key, place: Place, written: bool) -> bool {
-        self.0.write().put(key, place, written)
+        self.table(&key).write().put(key, place, written)
     }
 
     /// These blocks are written now, as far as they were not freed meanwhile.
     pub fn are_written<'k>(&self, keys: impl Iterator<Item = &'k (Key, Place)>) {
-        let mut table = self.0.write();
         for (key, place) in keys {
-            if let Some((found, written)) = table.places.get_mut(key)
+            if let Some((found, written)) = self.table(key).write().places.get_mut(key)
                 && found == place
             {
                 *written = true;
@@ -144,38 +167,28 @@ impl Index {
 
     pub fn remove(&self, key: &Key) -> bool {
         // Most blocks that are freed are not here.
-        self.contains(key) && self.0.write().remove(key)
+        self.contains(key) && self.table(key).write().remove(key)
     }
 
     pub fn remove_all(&self, keys: impl Iterator<Item = Key>) {
-        let known: Vec<Key> = {
-            let table = self.0.read();
-            keys.filter(|key| table.places.contains_key(key)).collect()
-        };
-        if !known.is_empty() {
-            let mut table = self.0.write();
-            for key in &known {
-                table.remove(key);
-            }
+        for key in keys {
+            self.remove(&key);
         }
     }
 
     /// Takes the block out if it is there.
     pub fn remove_if(&self, key: &Key, place: &Place) -> bool {
-        let mut table = self.0.write();
-        table.places.get(key).is_some_and(|(found, _)| found == place) && table.remove(key)
+        let mut table = self.table(key).write();
+        table.has(key, place) && table.remove(key)
     }
 
     /// Blocks of a device at these places are given up. How many were in use.
     pub fn give_up(&self, device: u32, slots: &[(u64, Key)]) -> u64 {
-        if slots.is_empty() {
-            return 0;
-        }
-        let mut table = self.0.write();
+        let of_device = |place: &Place, at: u64| place.device == device && place.at == at;
         let mut given_up = 0;
         for (at, key) in slots {
-            let found =
-                table.places.get(key).is_some_and(|(p, _)| p.device == device && p.at == *at);
+            let mut table = self.table(key).write();
+            let found = table.places.get(key).is_some_and(|(place, _)| of_device(place, *at));
             given_up += u64::from(found && table.remove(key));
         }
         given_up
@@ -183,57 +196,78 @@ impl Index {
 
     /// Takes out all blocks of a device.
     pub fn remove_device(&self, device: u32) {
-        let of_device = |(_, (place, _)): &(&Key, &(Place, bool))| place.device == device;
-        let all = self.0.read();
-        let keys: Vec<Key> = all.places.iter().filter(of_device).map(|(key, _)| *key).collect();
-        drop(all);
-        for piece in keys.chunks(AT_ONCE) {
-            let mut table = self.0.write();
-            for key in piece {
-                if table.places.get(key).is_some_and(|(place, _)| place.device == device) {
-                    table.remove(key);
+        for table in &self.tables {
+            let of_device = |(_, (place, _)): &(&Key, &(Place, bool))| place.device == device;
+            let all = table.read();
+            let keys: Vec<Key> = all.places.iter().filter(of_device).map(|(key, _)| *key).collect();
+            drop(all);
+            for piece in keys.chunks(AT_ONCE) {
+                let mut table = table.write();
+                for key in piece {
+                    if table.places.get(key).is_some_and(|(place, _)| place.device == device) {
+                        table.remove(key);
+                    }
                 }
             }
         }
-        let mut table = self.0.write();
-        let len = table.places.len();
-        table.places.shrink_to(len + len / 2);
     }
 
     /// Nothing is known any more.
     pub fn clear(&self) {
-        *self.0.write() = Table::default();
+        self.tables.iter().for_each(|table| *table.write() = Table::default());
     }
 
     /// Bytes of blocks on a device.
     pub fn bytes_on(&self, device: u32) -> u64 {
-        self.0.read().on.get(&device).copied().unwrap_or(0)
+        let on = |table: &RwLock<Table>| table.read().on.get(&device).copied().unwrap_or(0);
+        self.tables.iter().map(on).sum()
     }
 
     pub fn sums(&self) -> Sums {
-        self.0.read().sums
+        let mut all = Sums::default();
+        for table in &self.tables {
+            let Sums { blocks, lsize, asize, mru, mfu, ahead, metadata } = table.read().sums;
+            all.blocks += blocks;
+            all.lsize += lsize;
+            all.asize += asize;
+            all.mru += mru;
+            all.mfu += mfu;
+            all.ahead += ahead;
+            all.metadata += metadata;
+        }
+        all
+    }
+
+    /// Bytes of memory that the tables take.
+    #[cfg(test)]
+    pub fn memory(&self) -> u64 {
+        let of = |table: &RwLock<Table>| table.read().places.capacity() as u64 * 8 / 7;
+        let entry = size_of::<(Key, (Place, bool))>() as u64 + 1;
+        self.tables.iter().map(of).sum::<u64>() * entry
     }
 
     /// Where a block is that is written.
     #[cfg(test)]
     pub fn place(&self, key: &Key) -> Option<Place> {
-        let (place, written) = self.0.read().places.get(key).copied()?;
+        let (place, written) = self.table(key).read().places.get(key).copied()?;
         written.then_some(place)
     }
 
     /// Has the sums be wrong, for tests.
     #[cfg(test)]
     pub fn spoil(&self) {
-        self.0.write().sums = Sums::default();
+        self.tables.iter().for_each(|table| table.write().sums = Sums::default());
     }
 
     /// All sums counted anew, for tests.
     #[cfg(test)]
     pub fn check(&self) {
-        let table = self.0.read();
-        let mut sums = Sums::default();
-        table.places.values().for_each(|(place, _)| sums.add(place));
-        assert_eq!(sums, table.sums);
-        assert_eq!(table.on.values().sum::<u64>(), sums.asize);
+        for table in &self.tables {
+            let table = table.read();
+            let mut sums = Sums::default();
+            table.places.values().for_each(|(place, _)| sums.add(place));
+            assert_eq!(sums, table.sums);
+            assert_eq!(table.on.values().sum::<u64>(), sums.asize);
+        }
     }
 }

@@ -146,7 +146,11 @@ impl Space {
 
     /// Forgets the oldest blocks, so many at most, as if an import had not had the memory to find them. They stay where they are.
     pub fn forget_oldest(&mut self, count: usize) -> Vec<(u64, Key)> {
-        self.slots.drain(..count.min(self.slots.len())).collect()
+        let forgotten = self.slots.drain(..count.min(self.slots.len())).collect();
+        if self.slots.len() * 2 < self.slots.capacity() {
+            self.slots.shrink_to(self.slots.len() + self.slots.len() / 4);
+        }
+        forgotten
     }
 
     fn give_up(&mut self, given_up: &mut GivenUp) {

@@ -1,6 +1,6 @@
 //! The ring and the index against a model of the bytes of a device.
 
-use super::index::{Index, Place};
+use super::index::{ENTRY, Index, Place, SLOT};
 use super::space::Space;
 use super::{L2arc, Relaxed};
 use crate::arc::{Fed, Key};
@@ -243,5 +243,27 @@ fn a_block_is_not_found_before_it_is_written() {
     assert!(!index.remove_if(&key, &Place { at: 7, ..place }));
     index.remove_device(0);
     assert_eq!((index.bytes_on(0), index.sums().blocks), (0, 0));
+    index.check();
+}
+
+/// What is forgotten takes no memory: an entry and a slot take no more than they are counted as, however many others there were.
+#[test]
+fn what_is_forgotten_takes_no_memory() {
+    let (index, props) = (Index::default(), Props::default().sized(512, 512));
+    let mut space = Space::empty(START..START + (1 << 30), 9, 0);
+    let keys = |range: std::ops::Range<u64>| range.map(|n| Key { dva0: n, dva1: n, birth: 1 });
+    for (n, key) in keys(0..200_000).enumerate() {
+        let at = START + 512 * n as u64;
+        assert!(index.put(key, Place { device: 0, asize: 512, at, props }, true));
+        space.slots.push_back((at, key));
+    }
+    while space.slots.len() > 10_000 {
+        let known = space.slots.len() as u64;
+        assert!(index.memory() <= known * ENTRY, "{} for {known} blocks", index.memory());
+        let slots = (space.slots.capacity() * size_of::<(u64, Key)>()) as u64;
+        assert!(slots <= known * SLOT, "{slots} for {known} slots");
+        let forgotten = space.forget_oldest(space.slots.len() / 16);
+        assert_eq!(index.give_up(0, &forgotten), forgotten.len() as u64);
+    }
     index.check();
 }
