@@ -3,7 +3,7 @@
 //! A leaf that should be faulted, but that its vdev needs, is degraded instead. Both states last until the errors are cleared, or the pool
 //! is imported again: what was found on one system need not hold on another. Spares step in for both.
 //!
-//! A device that is not at its path any more has not had too many errors: it was taken away.
+//! A device that is not at its path any more when the verdict is carried out has not had too many errors: it was taken away.
 //!
 //! Errors of a suspended pool, or before it went on, say nothing of a device that is back: what they came to is dropped, and its
 //! errors are counted anew.
@@ -55,13 +55,19 @@ impl Engine {
 
     /// Does with the leaf of this guid what was found then. False: it is no longer so.
     fn act(&self, guid: u64, verdict: Verdict, found: Instant) -> bool {
-        let leaf = self.pool().store().vdevs().find(guid);
         // It was taken away: the probe finds that, and it is taken back when it is there again.
-        let is_gone = leaf.and_then(|leaf| leaf.device()).is_some_and(|device| !device.is_there());
-        if verdict == Verdict::Fault && is_gone {
+        let is_gone = || {
+            let leaf = self.pool().store().vdevs().find(guid);
+            leaf.and_then(|leaf| leaf.device()).is_some_and(|device| !device.is_there())
+        };
+        if verdict == Verdict::Fault && is_gone() {
             return false;
         }
         let core = self.core_for(guid, verdict);
+        // The core is waited for while a group is written: meanwhile it may have gone.
+        if verdict == Verdict::Fault && is_gone() {
+            return false;
+        }
         if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {
             return false;
         }

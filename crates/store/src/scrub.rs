@@ -169,7 +169,7 @@ impl Store {
             return None;
         }
         let repaired = batch.tree.repair_many(&batch.faults, current)?;
-        // What stays wrong is found, and counted, by others.
+        // Bytes of which nothing tells what is right are found, and counted, by others. What cannot be written is counted at each look.
         let is_new = |fault: &&Fault| {
             fault.is_mismatch() && fault.knows_right() && !counted.contains(&fault.place())
         };

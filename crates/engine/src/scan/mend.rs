@@ -5,8 +5,8 @@
 //! happened, neither (`cenote_store::notes`). A thread looks at these blocks
 //! once more after the next group, or the next look at devices: under an epoch of reads, by the pointer that the newest view has
 //! in that place. While the epoch lasts what that view reaches is not given out again. All copies are read, and those that are
-//! wrong written anew, as a scrub does it; what is wrong beside what the read came to, in another copy or in parity, is counted now, and
-//! nothing a second time.
+//! wrong written anew, as a scrub does it; what is wrong beside what the read came to, in another copy or in parity, is counted now. Nothing
+//! that is written anew counts a second time.
 
 use super::find::Found;
 use super::position::dataset;

@@ -258,9 +258,10 @@ impl Itxs {
     /// Takes what the next commit writes (`zil_get_commit_list`, `zil_prune_commit_list`); `synced` is the last group that was
     /// written, `last` that which gets on disk.
     pub fn take(&mut self, synced: u64, last: u64) -> Batch {
-        let waiting = std::mem::take(&mut self.next_commit);
-        let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);
+        let taken = self.next_commit.iter().map(Queued::size).fold(0, u64::saturating_add);
+        // Asserted before anything is taken: else the next commit would find an empty queue, and take that for stable.
         self.bytes = less!(self.bytes, taken, "bytes of itxs that are taken");
+        let waiting = std::mem::take(&mut self.next_commit);
         // What a frozen pool writes later does not get on disk.
         let on_disk = synced.min(last);
         let changes: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > on_disk).collect();
