@@ -7,6 +7,8 @@
 #[path = "errlog/dnodes.rs"]
 mod dnodes;
 mod rig;
+#[path = "errlog/waiting.rs"]
+mod waiting;
 
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::objset::USER_USED;
