@@ -75,6 +75,8 @@ pub struct TxgFigures {
     pub waiting: Duration,
     /// How long the datasets took to write.
     pub datasets: Duration,
+    /// How long its thread compared figures that are known from two sides ([`crate::verify`]).
+    pub compared: Duration,
     /// How long labels and the new view took.
     pub commit: Duration,
     /// How long it took from when it began to be written until it was on disk.
@@ -118,6 +120,7 @@ impl Default for TxgFigures {
             quiescing: Duration::ZERO,
             waiting: Duration::ZERO,
             datasets: Duration::ZERO,
+            compared: Duration::ZERO,
             commit: Duration::ZERO,
             total: Duration::ZERO,
             passes: Vec::new(),
@@ -236,6 +239,11 @@ impl Recorder {
     /// The datasets are written; they took so long.
     pub fn datasets(&mut self, time: Duration) {
         self.figures.datasets = time;
+    }
+
+    /// Figures were compared; it took so long.
+    pub fn compared(&mut self, time: Duration) {
+        self.figures.compared = time;
     }
 
     /// Space maps were written.

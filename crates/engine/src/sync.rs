@@ -19,7 +19,7 @@ use super::removal::note_spared;
 use super::sink::Sink;
 use super::sync_core::Core;
 use super::task::Task;
-use super::{Disk, MAX_PASSES, Shared, SyncContext, space};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, space, verify};
 use crate::space_write::map::feature_uses;
 use crate::space_write::mappings::Shorter;
 use crate::space_write::write_dtls;
@@ -124,6 +124,7 @@ impl Core {
         self.note_time(shared, txg)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         self.verify(shared, written.iter().map(|(live, _)| live.id()))?;
+        recorder.compared(verify::took());
         // A pool that was suspended meanwhile has something wrong in memory.
         shared.tx_state.failure().map_or(Ok(()), |why| Err(EngineError::Suspended(why)))?;
         let begun = Instant::now();

@@ -35,7 +35,9 @@ use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
 use cenote_format::invariant;
 use cenote_format::{ByteOrder, Bytes};
 use cenote_vdev::VdevTree;
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most snapshots of a dataset whose deadlists are looked at.
 const MOST_SNAPSHOTS: usize = 32;
@@ -47,8 +49,31 @@ pub(super) struct Sums {
     unique: u64,
 }
 
+thread_local! {
+    /// What comparing took of this thread's time.
+    static TOOK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Compares something; the time that it takes is part of the [`took`].
+fn compare<T>(work: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let done = work();
+    TOOK.set(TOOK.get() + begun.elapsed());
+    done
+}
+
+/// How long this thread has compared since it was last asked: of a sync thread, for the group that it writes. Books of heads, which are kept
+/// by the threads that write blocks, are not in it.
+pub(super) fn took() -> Duration {
+    TOOK.take()
+}
+
 /// Sums of dataset `ds_obj` in the pending MOS, in bytes.
 pub(super) fn sums(tx: &mut Tx<'_>, ds_obj: u64) -> Option<Sums> {
+    compare(|| read_sums(tx, ds_obj))
+}
+
+fn read_sums(tx: &mut Tx<'_>, ds_obj: u64) -> Option<Sums> {
     let bonus = &tx.mos.dnode(ds_obj).ok()?.bonus;
     let ds = DslDatasetPhys::decode(&Bytes::new(bonus, ByteOrder::Little, "dataset")).ok()?;
     Some(Sums { referenced: ds.referenced, unique: ds.unique })
@@ -56,13 +81,17 @@ pub(super) fn sums(tx: &mut Tx<'_>, ds_obj: u64) -> Option<Sums> {
 
 /// Blocks were born and killed in a dataset that had the sums `old`: it refers to the difference more.
 pub(super) fn grew(tx: &mut Tx<'_>, ds_obj: u64, old: Sums, synced: &Synced, tree: &VdevTree) {
+    compare(|| compare_sums(tx, ds_obj, old, synced, tree));
+}
+
+fn compare_sums(tx: &mut Tx<'_>, ds_obj: u64, old: Sums, synced: &Synced, tree: &VdevTree) {
     let sum = |blocks: &[BlockPointer]| {
         let real = blocks.iter().filter(|bp| !bp.is_hole());
         real.fold(0u64, |sum, bp| sum.wrapping_add(super::space::deflated(tree, bp)))
     };
     let before = old.referenced;
     let after = before.wrapping_add(sum(&synced.born)).wrapping_sub(sum(&synced.killed));
-    let now = sums(tx, ds_obj);
+    let now = read_sums(tx, ds_obj);
     if let Some(now) = now {
         below_zero((ds_obj, "refers to"), before, now.referenced);
         below_zero((ds_obj, "alone has"), old.unique, now.unique);
@@ -108,6 +137,14 @@ impl Core {
     /// # Errors
     /// The MOS cannot be read.
     pub(super) fn verify(
+        &mut self,
+        shared: &Shared,
+        changed: impl Iterator<Item = u64> + Clone,
+    ) -> Result<(), EngineError> {
+        compare(|| self.compare_parts(shared, changed))
+    }
+
+    fn compare_parts(
         &mut self,
         shared: &Shared,
         changed: impl Iterator<Item = u64> + Clone,

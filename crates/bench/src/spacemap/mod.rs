@@ -122,6 +122,9 @@ struct Measured {
     first_pass_seconds: f64,
     /// Time in which all passes of the groups were.
     passes_seconds: f64,
+    /// Of the time in which groups were written: comparing figures that are known from two sides before the uberblock. Not known of libzpool.
+    #[serde(default)]
+    compared_seconds: Option<f64>,
     passes: u64,
     blocks: Blocks,
     /// After aggregation.

@@ -178,6 +178,7 @@ impl Ager {
         let sync: Duration = groups.iter().map(|group| group.total).sum();
         let first_passes = groups.iter().filter_map(|group| group.passes.first());
         let first_pass: Duration = first_passes.map(|pass| pass.time).sum();
+        let compared: Duration = groups.iter().map(|group| group.compared).sum();
         let passes_time: Duration = groups.iter().map(|group| group.all_passes()).sum();
         let (mut blocks, mut writes) = (Traffic::default(), Traffic::default());
         groups.iter().for_each(|group| blocks += group.blocks);
@@ -201,6 +202,7 @@ impl Ager {
             sync_seconds: sync.as_secs_f64(),
             first_pass_seconds: first_pass.as_secs_f64(),
             passes_seconds: passes_time.as_secs_f64(),
+            compared_seconds: Some(compared.as_secs_f64()),
             passes,
             blocks: Blocks {
                 data: io(blocks.data()),

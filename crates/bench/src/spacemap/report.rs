@@ -14,7 +14,8 @@ The packaged libzpool that runs here is older and checks its assertions: it is s
 Device writes are counted after aggregation, I/Os before: libzpool's once for each copy of a block, cenote's
 once for all copies; bytes are of all copies. \"of data\" are the device writes that carry data.
 Pass 1 is the first pass's share of the whole sync, labels and uberblocks included, as in what is known of
-2.4.4; \"of passes\" is its share of all passes, which end where labels and uberblocks begin.";
+2.4.4; \"of passes\" is its share of all passes, which end where labels and uberblocks begin. \"compared\" is the
+share of the sync in which figures that are known from two sides are compared before the uberblock.";
 
 /// Prints the measurements, and how they compare.
 pub fn print(sides: &[Side], runs: usize) {
@@ -26,7 +27,7 @@ pub fn print(sides: &[Side], runs: usize) {
         );
     }
     println!(
-        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>9} {:>6} {:>7} {:>8} {:>8} {:>7} {:>7} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7}",
+        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>9} {:>6} {:>7} {:>8} {:>8} {:>7} {:>7} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7} {:>8}",
         "engine",
         "dirty",
         "logs",
@@ -46,7 +47,8 @@ pub fn print(sides: &[Side], runs: usize) {
         "CPU us",
         "RSS MB",
         "full",
-        "touched"
+        "touched",
+        "compared"
     );
     let mut dirty: Vec<u64> = sides.iter().flat_map(|s| &s.rows).map(|r| r.dirty).collect();
     dirty.sort_unstable();
@@ -70,7 +72,7 @@ fn line(engine: &str, row: &Measured) {
         per([indirect.unwrap_or_default(), space_map, other].iter().map(get).sum())
     };
     println!(
-        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>8.1}% {:>6.1} {:>7.0} {:>8} {:>8.0} {:>7.1} {:>7.0} {:>7} {:>6.1} {:>7.2} {:>7.1} {:>6} {:>4.0}% {:>7}",
+        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>8.1}% {:>6.1} {:>7.0} {:>8} {:>8.0} {:>7.1} {:>7.0} {:>7} {:>6.1} {:>7.2} {:>7.1} {:>6} {:>4.0}% {:>7} {:>8}",
         engine,
         format!("{}M", row.dirty >> 20),
         if row.logs { "on" } else { "off" },
@@ -91,6 +93,8 @@ fn line(engine: &str, row: &Measured) {
         row.memory >> 20,
         row.full * 100.0,
         row.touched,
+        row.compared_seconds
+            .map_or("-".into(), |s| format!("{:.2}%", s * 100.0 / row.sync_seconds)),
     );
 }
 

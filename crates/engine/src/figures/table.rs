@@ -74,6 +74,7 @@ static GROUP: &[Row<TxgFigures>] = table! {
         "Time until all changes had left it and were handed over";
     "waiting_time" Counter Nanoseconds |g| ns(g.waiting), "Time until it began to be written";
     "datasets_time" Counter Nanoseconds |g| ns(g.datasets), "Time to write datasets";
+    "compared_time" Counter Nanoseconds |g| ns(g.compared), "Time to compare figures that are known from two sides";
     "first_pass_time" Counter Nanoseconds |g| ns(g.first_pass()),
         "Time of the first pass, with datasets and sync tasks";
     "passes_time" Counter Nanoseconds |g| ns(g.all_passes()), "Time of all passes";
