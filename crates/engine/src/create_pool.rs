@@ -6,9 +6,10 @@
 
 use super::error::EngineError;
 use super::features::count_feature;
-use super::figures::{OpenedAt, Recorder};
+use super::figures::Recorder;
 use super::space::pool_space;
 use super::sync_core::Core;
+use super::txg::OpenedAt;
 use super::txg::QuiescedTxg;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};

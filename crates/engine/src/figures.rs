@@ -40,7 +40,6 @@ use crate::tunables;
 use cenote_vdev::stats::LatencyFigures;
 use cenote_vdev::traffic::{Amount, Traffic};
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -155,22 +154,6 @@ impl TxgFigures {
     pub fn first_pass_share(&self) -> Option<f64> {
         let all = self.all_passes().as_secs_f64();
         (all > 0.0).then(|| self.first_pass().as_secs_f64() / all)
-    }
-}
-
-/// A moment at which a group is opened.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OpenedAt {
-    pub at: Instant,
-    time: SystemTime,
-    uptime: Duration,
-}
-
-impl OpenedAt {
-    /// Now.
-    pub fn now() -> OpenedAt {
-        let uptime = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-        OpenedAt { at: Instant::now(), time: SystemTime::now(), uptime }
     }
 }
 

@@ -25,7 +25,6 @@ mod planted;
 #[cfg(test)]
 mod tests;
 
-use super::figures::OpenedAt;
 use super::throttle::{LEAST, Throttle};
 use crate::{kstat, tunables};
 use cenote_dmu::live::Hold;
@@ -35,13 +34,30 @@ use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::invariant;
 use cenote_vdev::waiting;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Why no change is assigned in a pool that is not in use any more.
 pub(super) const EXPORTED: &str = "the pool is exported";
 /// While changes wait for their time, it is looked at again after this long: it may have become shorter.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// A moment at which a group is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenedAt {
+    pub at: Instant,
+    pub time: SystemTime,
+    pub uptime: Duration,
+}
+
+impl OpenedAt {
+    /// Now.
+    pub fn now() -> OpenedAt {
+        let uptime = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+        OpenedAt { at: Instant::now(), time: SystemTime::now(), uptime }
+    }
+}
 
 /// What is known of the groups.
 #[derive(Debug)]

@@ -1,10 +1,12 @@
-//! Mounting the file systems of a pool (`zpool_enable_datasets`).
+//! Mounting the file systems of a pool (`zpool_enable_datasets`), and unmounting those of all pools (`zpool_disable_datasets`).
 
+use super::table::{Mounted, StaysMounted, Way};
 use super::{How, NotMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Datasets below one another when everything is walked; OpenZFS allows names of 255 bytes.
 const MAX_DEPTH: usize = 128;
@@ -76,4 +78,22 @@ mod tests {
         paths.sort_by_key(|p| sort_key(Path::new(p)));
         assert_eq!(paths, ["/", "/foo", "/foo/bar", "/foo/bar/baz", "/foo/baz", "/foo.bar"]);
     }
+}
+
+/// Unmounts everything of all these pools that is `wanted`, by the names of datasets, and can be unmounted, last
+/// mounted first; returns what stays.
+pub fn unmount_each(
+    pools: &[Arc<Imported>],
+    wanted: &dyn Fn(&Imported, &str) -> bool,
+    way: Way<'_>,
+) -> Vec<StaysMounted> {
+    let mut order = Vec::new();
+    for imported in pools {
+        let of = |m: &Mounted| (m.turn, m.listed.clone(), Arc::clone(&imported.mounts));
+        let mut all: Vec<_> = imported.mounts.lock().mounted.iter().map(of).collect();
+        all.retain(|(_, listed, _)| wanted(imported, &listed.dataset));
+        order.extend(all);
+    }
+    order.sort_by_key(|(turn, ..)| std::cmp::Reverse(*turn));
+    order.iter().filter_map(|(_, listed, mounts)| mounts.take(listed, way).err()).collect()
 }

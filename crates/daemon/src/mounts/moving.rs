@@ -256,7 +256,7 @@ pub fn remount(
         how.options.retain(|known| known != option);
         how.options.push(option.clone());
     }
-    Settings::new(imported, d, &how)?;
+    Settings::new(imported.opened(), d, &how)?;
     if let Some(mounted) = imported.mounts.lock().of(&d.name) {
         mounted.how = how;
     }
@@ -277,7 +277,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         let pool = imported.pool();
         let dataset = pool.dsl().by_object(id);
         let settings = match &dataset {
-            Ok(Some(dataset)) => Settings::new(imported, dataset, &how),
+            Ok(Some(dataset)) => Settings::new(imported.opened(), dataset, &how),
             Ok(None) => Err("dataset does not exist".into()),
             Err(e) => Err(e.to_string()),
         };

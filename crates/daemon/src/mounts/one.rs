@@ -67,7 +67,7 @@ pub fn mount_one(
             false => failed(name, &NO_PRIVILEGES),
         });
     }
-    let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
+    let settings = Settings::new(imported.opened(), d, how).map_err(|e| failed(name, &e))?;
     if let Some(known) = Known::of(imported, name)
         && known.mount_again(imported, d, &mountpoint, how, &settings, ctx)?
     {

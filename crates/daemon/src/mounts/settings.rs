@@ -13,7 +13,7 @@
 //! that are not understood are refused by name; some that the kernel never asks about are accepted without effect.
 
 use super::How;
-use crate::pools::Imported;
+use cenote_admin::Opened;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_fuse::{SnapDir, SyncPolicy};
 use cenote_zpl::Atime;
@@ -91,8 +91,8 @@ pub(super) struct Settings {
 impl Settings {
     /// As they are for a file system that is not mounted, or whose mount is said to have no options:
     /// those that it has would be taken for values of properties.
-    pub(super) fn new(imported: &Imported, d: &Dataset, how: &How) -> Result<Settings, String> {
-        let pool = imported.pool();
+    pub(super) fn new(opened: &Opened, d: &Dataset, how: &How) -> Result<Settings, String> {
+        let pool = opened.pool();
         let value = |property: &str| match pool.dsl().get(d, property) {
             Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
             Err(e) => Err(e.to_string()),
@@ -120,9 +120,9 @@ impl Settings {
         };
         let mut listed = String::new();
         for option in &how.options {
-            settings.apply(option, imported, &mut listed)?;
+            settings.apply(option, opened, &mut listed)?;
         }
-        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot {
+        if opened.engine().is_none() || d.kind == DatasetKind::Snapshot {
             settings.files.read_only = true;
         }
         let first = if settings.files.read_only { "ro" } else { "rw" };
@@ -131,12 +131,7 @@ impl Settings {
     }
 
     /// Takes a mount option, which goes to `listed` if `mount` shows it (`zpl_parse_param`).
-    fn apply(
-        &mut self,
-        option: &str,
-        imported: &Imported,
-        listed: &mut String,
-    ) -> Result<(), String> {
+    fn apply(&mut self, option: &str, opened: &Opened, listed: &mut String) -> Result<(), String> {
         match option {
             // The kernel gives the last ones up, or never asks a FUSE server about them.
             "defaults" | "quiet" | "acl" | "posixacl" | "noacl" | "iversion" | "noiversion"
@@ -165,7 +160,7 @@ impl Settings {
                 self.files.read_only = true;
                 return Ok(());
             }
-            "rw" if imported.engine().is_none() => return Err("pool is read-only".into()),
+            "rw" if opened.engine().is_none() => return Err("pool is read-only".into()),
             "rw" => {
                 self.files.read_only = false;
                 return Ok(());

@@ -8,7 +8,6 @@
 use super::handle::Handle;
 use super::how::{Away, How};
 use super::settings::{Kernels, Settings};
-use crate::pools::Imported;
 use cenote_admin::InUse;
 use cenote_engine::kstat::DatasetFigures;
 use cenote_engine::{Engine, LongHold};
@@ -706,24 +705,6 @@ fn take(
         false => all.lingering.push(gone),
     }
     Ok(vec![directories])
-}
-
-/// Unmounts everything of all these pools that is `wanted`, by the names of datasets, and can be unmounted, last
-/// mounted first; returns what stays.
-pub fn unmount_each(
-    pools: &[Arc<Imported>],
-    wanted: &dyn Fn(&Imported, &str) -> bool,
-    way: Way<'_>,
-) -> Vec<StaysMounted> {
-    let mut order = Vec::new();
-    for imported in pools {
-        let of = |m: &Mounted| (m.turn, m.listed.clone(), Arc::clone(&imported.mounts));
-        let mut all: Vec<_> = imported.mounts.lock().mounted.iter().map(of).collect();
-        all.retain(|(_, listed, _)| wanted(imported, &listed.dataset));
-        order.extend(all);
-    }
-    order.sort_by_key(|(turn, ..)| std::cmp::Reverse(*turn));
-    order.iter().filter_map(|(_, listed, mounts)| mounts.take(listed, way).err()).collect()
 }
 
 /// The mount, if it is no submount and around `path`.

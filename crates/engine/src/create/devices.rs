@@ -170,7 +170,7 @@ impl OpenDevices for SystemDevices {
     }
 
     fn loop_users(&self, found: &Opened) -> Vec<LoopUser> {
-        loops::users(found)
+        loops::users(found.identity)
     }
 }
 

@@ -4,7 +4,6 @@
 //! for example, so files are looked for behind all loop devices (`/sys/block/loop*/loop/backing_file`).
 //! A device that can be opened with `O_EXCL` is idle.
 
-use super::Opened;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -20,8 +19,8 @@ pub struct LoopUser {
     pub busy: bool,
 }
 
-/// The loop devices of this system over the file `found`.
-pub(super) fn users(found: &Opened) -> Vec<LoopUser> {
+/// The loop devices of this system over the file of this identity (its device and number).
+pub(super) fn users(file: (u64, u64)) -> Vec<LoopUser> {
     let Ok(blocks) = std::fs::read_dir("/sys/block") else { return Vec::new() };
     let names = blocks.filter_map(|entry| Some(entry.ok()?.file_name()));
     let over = names.filter(|name| name.as_bytes().starts_with(b"loop")).filter(|name| {
@@ -29,7 +28,7 @@ pub(super) fn users(found: &Opened) -> Vec<LoopUser> {
         let Ok(path) = std::fs::read(about) else { return false };
         let path =
             Path::new(std::ffi::OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
-        path.metadata().is_ok_and(|m| (m.dev(), m.ino()) == found.identity)
+        path.metadata().is_ok_and(|m| (m.dev(), m.ino()) == file)
     });
     let mut users: Vec<LoopUser> = over
         .map(|name| Path::new("/dev").join(name))

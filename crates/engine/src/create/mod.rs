@@ -40,6 +40,7 @@ mod layout;
 mod loops;
 mod parse;
 mod populate;
+mod prepared;
 mod probe;
 
 pub(crate) use check::what_is_on;
@@ -47,11 +48,11 @@ pub use check::{check_features, with_needed};
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices, check_answers};
 pub use error::CreateError;
 use found::Role;
-pub use layout::{NewDevice, Prepared};
 pub(crate) use layout::{leaf_label, spare_label, write_label};
 pub use loops::LoopUser;
 pub use parse::parse;
 pub use populate::{NewPool, new_salt, populate};
+pub use prepared::{NewDevice, Prepared};
 
 use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;

@@ -18,9 +18,10 @@
 //! - A resilver and a sequential rebuild are not under way together.
 
 use super::{
-    CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare, without_place,
+    Attach, CONCURRENT, before_joining, invalid, is_distributed, path_of, set_zap, spare,
+    without_place,
 };
-use crate::create::{self, NewDevice};
+use crate::create;
 use crate::error::EngineError;
 use crate::rebuild::Begun;
 use crate::reflow::UNCLAIMED;
@@ -44,16 +45,6 @@ const NO_REBUILD: &str = "only mirror and dRAID vdevs support sequential reconst
 /// What is said of a distributed spare that is to stand in below another vdev than its own.
 const NOT_ITS_SPARE: &str =
     "dRAID spares can only replace child devices in their parent's dRAID vdev";
-
-/// A device that is to join a vdev.
-pub struct Attach {
-    /// Guid of the leaf beside which it is put.
-    pub beside: u64,
-    /// The device.
-    pub new: NewDevice,
-    /// It takes the place of that leaf once it has all that the leaf has.
-    pub replaces: bool,
-}
 
 /// What joining makes of the vdev above the new device.
 struct Plan {

@@ -22,13 +22,12 @@ mod detach;
 mod spare;
 mod split;
 
-pub use attach::Attach;
 pub(super) use detach::label_of_left;
 pub(crate) use spare::SpareCaller;
 pub use split::{Split, SplitOff};
 
 use super::SyncContext;
-use crate::create::FIRST_TXG;
+use crate::create::{FIRST_TXG, NewDevice};
 use cenote_dsl::write::{DslWriteError, Result, Tx};
 use cenote_format::invariant;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -40,6 +39,16 @@ use std::sync::Arc;
 
 /// Transaction groups that can be under way at once: open, quiescing, syncing (`TXG_CONCURRENT_STATES`).
 const CONCURRENT: u64 = 3;
+
+/// A device that is to join a vdev.
+pub struct Attach {
+    /// Guid of the leaf beside which it is put.
+    pub beside: u64,
+    /// The device.
+    pub new: NewDevice,
+    /// It takes the place of that leaf once it has all that the leaf has.
+    pub replaces: bool,
+}
 
 /// What a device lacks that joins in group `txg`.
 fn before_joining(txg: u64) -> Range<u64> {
