@@ -25,7 +25,8 @@
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
 use cenote_format::checksum::EMBEDDED_SIZE;
-use cenote_format::{Bytes, DecodeError, SECTOR};
+use cenote_format::encode::blkptr::OLD_GANG_HEADER;
+use cenote_format::{Bytes, DecodeError};
 use cenote_vdev::BlockRead;
 
 use crate::error::{BlockError, Bookmark};
@@ -40,8 +41,6 @@ const READS_PER_BYTE: u64 = 16;
 /// Bytes that may be read in addition to those, and headers, if these are large.
 const READS_EXTRA: u64 = 1 << 20;
 const HEADERS_EXTRA: u64 = 64;
-/// Bytes of the old header (`SPA_OLD_GANGBLOCKSIZE`).
-pub(crate) const OLD_HEADER: usize = SECTOR as usize;
 /// Bytes of the largest header: one that fills the smallest allocation of the widest dRAID is smaller.
 const MAX_HEADER: u64 = 16 << 20;
 
@@ -111,7 +110,7 @@ impl Store {
     pub(crate) fn header_size(&self, dvas: impl Iterator<Item = Dva>) -> u64 {
         let vdevs = self.vdevs();
         let sizes = dvas.filter_map(|dva| vdevs.top(dva.vdev.into()).map(|top| top.min_alloc()));
-        sizes.min().unwrap_or(0).clamp(OLD_HEADER as u64, MAX_HEADER)
+        sizes.min().unwrap_or(0).clamp(OLD_GANG_HEADER as u64, MAX_HEADER)
     }
 }
 

@@ -12,7 +12,7 @@ use cenote_format::compress::{Compression, ZSTD_HEADER_SIZE};
 use cenote_format::dmu::DmuType;
 use cenote_format::{Bytes, Result};
 
-use crate::gang::OLD_HEADER;
+use cenote_format::encode::blkptr::OLD_GANG_HEADER;
 
 /// Bytes before what lz4 made: its length, as zstd's header begins with it (`lz4_compress_zfs`).
 const LZ4_HEADER: usize = 4;
@@ -94,5 +94,5 @@ pub fn gang_header<'d>(bp: &BlockPointer, data: &'d [u8]) -> Option<Bytes<'d>> {
         let order = if is_half(bp) { half().or_else(whole)? } else { whole()? };
         Some(Bytes::new(header, order, "gang header"))
     };
-    sized(data).or_else(|| sized(data.get(..OLD_HEADER)?))
+    sized(data).or_else(|| sized(data.get(..OLD_GANG_HEADER)?))
 }

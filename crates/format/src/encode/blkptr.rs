@@ -257,6 +257,9 @@ pub fn encode_pointers(pointers: &[BlockPointer], len: usize) -> Result<Vec<u8>>
     Ok(out)
 }
 
+/// Bytes of a gang header of before `dynamic_gang_header` (`SPA_OLD_GANGBLOCKSIZE`).
+pub const OLD_GANG_HEADER: usize = SECTOR as usize;
+
 /// Block pointers that a gang header of `size` bytes holds: 3 in 512 bytes, none in fewer than its checksum takes.
 pub fn gang_pointers(size: usize) -> usize {
     size.saturating_sub(EMBEDDED_SIZE) / BLKPTR_SIZE

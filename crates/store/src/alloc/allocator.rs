@@ -51,9 +51,9 @@ use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::read_epochs::ReadEpochs;
 use crate::Current;
-use crate::gang::OLD_HEADER;
 use crate::rangetree::{RangeError, RangeTree};
 use crate::tunables;
+use cenote_format::encode::blkptr::OLD_GANG_HEADER;
 
 /// Metaslabs whose changes are worth another thread.
 const METASLABS_PER_THREAD: usize = 16;
@@ -546,7 +546,7 @@ impl Allocator {
         let size = match dva.gang {
             true => self
                 .sizes
-                .psize_to_asize(vdev, OLD_HEADER as u64, 0)
+                .psize_to_asize(vdev, OLD_GANG_HEADER as u64, 0)
                 .ok_or(AllocError::NoVdev(vdev))?,
             false => dva.asize,
         };

@@ -18,14 +18,16 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
-use cenote_format::encode::blkptr::{BlockProps, encode_gang_header, gang_pointers};
+use cenote_format::encode::blkptr::{
+    BlockProps, OLD_GANG_HEADER, encode_gang_header, gang_pointers,
+};
 use cenote_format::invariant;
 use cenote_vdev::BlockWrite;
 
 use super::pack::Physical;
 use super::{WriteError, WriteProps, WriteRequest, Writer};
 use crate::alloc::{AllocError, Class, Request};
-use crate::gang::{GANG_DEPTH, OLD_HEADER};
+use crate::gang::GANG_DEPTH;
 use crate::tunables;
 
 /// The allocators of data and of metadata. A batch of data goes to one place, so that its writes
@@ -225,7 +227,7 @@ impl<'a> DvaAllocation<'a> {
         }
         // The header is as precious as all that is behind it.
         let copies = self.props.gang_copies.max(self.props.copies);
-        let (class, mut header) = self.allocate(class, OLD_HEADER as u64, copies)?;
+        let (class, mut header) = self.allocate(class, OLD_GANG_HEADER as u64, copies)?;
         header.iter_mut().for_each(|dva| dva.gang = true);
         let headers = self.writer.gang_headers();
         let vdevs = self.writer.store.vdevs();
@@ -233,7 +235,7 @@ impl<'a> DvaAllocation<'a> {
         invariant!(missing.is_none(), "space for a gang header is on no vdev: {missing:?}");
         // As large as what was allocated: no more space is taken for it.
         let room = self.writer.store.header_size(header.iter().copied()) as usize;
-        let size = if headers.are_allowed() { room } else { OLD_HEADER };
+        let size = if headers.are_allowed() { room } else { OLD_GANG_HEADER };
         let mut whole = header.clone();
         let mut parts = Vec::new();
         let (mut at, pointers) = (0, gang_pointers(size));

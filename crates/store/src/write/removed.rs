@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use super::{WriteError, Writer};
 use crate::alloc::AllocError;
-use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeTree;
+use cenote_format::encode::blkptr::OLD_GANG_HEADER;
 
 /// What became obsolete, by removed vdev (`vdev_obsolete_segments`).
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Writer {
     fn free_removed(&self, txg: u64, dva: &Dva, birth: u64) -> Result<(), WriteError> {
         let (vdev, tree) = (u64::from(dva.vdev), self.store.vdevs());
         let size = match dva.gang {
-            true => tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64, 0)),
+            true => tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_GANG_HEADER as u64, 0)),
             false => dva.asize,
         };
         let found = tree.remapped(vdev, dva.offset, size)?;

@@ -8,8 +8,8 @@
 
 use super::{WriteError, Writer};
 use crate::alloc::AllocError;
-use crate::gang::OLD_HEADER;
 use cenote_format::blkptr::Dva;
+use cenote_format::encode::blkptr::OLD_GANG_HEADER;
 use cenote_vdev::{IndirectMap, Remap, Vdev, VdevError};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Writer {
             let size = match dva.gang {
                 true => {
                     let tree = self.store.vdevs();
-                    tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_HEADER as u64, 0))
+                    tree.top(vdev).map_or(0, |top| top.psize_to_asize(OLD_GANG_HEADER as u64, 0))
                 }
                 false => dva.asize,
             };
