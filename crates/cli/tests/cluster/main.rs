@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use seaweed::Cluster;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -212,9 +213,23 @@ impl Load {
         eprintln!("the longest change took {} ms", longest.into_inner());
     }
 
-    fn check(&mut self) {
-        self.writers.iter_mut().for_each(Recorder::check);
-        self.large.check();
+    /// All that was synced is there. Where it is not, this tells what the pool says of it, and whether it is there later.
+    fn check(&mut self, host: &Host<'_>) {
+        let mut look = || {
+            self.writers.iter_mut().for_each(Recorder::check);
+            self.large.check();
+        };
+        let Err(why) = catch_unwind(AssertUnwindSafe(&mut look)) else { return };
+        let tell = || {
+            let log = fs::read_to_string(host.session.path("socket.log")).unwrap_or_default();
+            eprintln!("{}\n{log}", host.run("zpool status -v tank").out);
+        };
+        tell();
+        std::thread::sleep(Duration::from_secs(30));
+        let later = catch_unwind(AssertUnwindSafe(&mut look));
+        eprintln!("half a minute later it is there: {}", later.is_ok());
+        tell();
+        resume_unwind(why);
     }
 }
 
@@ -268,7 +283,7 @@ fn judge_a_copy(host: &Host<'_>, load: &mut Load) {
     File::create(dir.join("disk")).unwrap().set_len(2 << 30).unwrap();
     host.run(&format!("zpool create -m none files {}", dir.join("disk").display())).ok();
     host.run("zfs snapshot tank@end").ok();
-    load.check();
+    load.check(&host);
     host.shell("cenote zfs send -Rw tank@end | cenote zfs receive -u files/copy").ok();
     let guid = |name: &str| host.run(&format!("zfs get -Hp -o value guid {name}")).ok();
     assert_eq!(guid("tank@end"), guid("files/copy@end"));
@@ -319,7 +334,7 @@ fn nothing_synced_is_lost_in_azure() {
         });
         first.begin();
         first.import();
-        load.check();
+        load.check(&first);
         let changes = load.changes() - before;
         eprintln!(
             "round {round} of {rounds}: {changes} changes were synced, {} requests were repeated so far",
@@ -344,7 +359,7 @@ fn nothing_synced_is_lost_in_azure() {
     judge_exported(&second);
     audit(&device, &credentials);
     first.import();
-    load.check();
+    load.check(&first);
     assert_eq!(fs::read(first.path("later")).unwrap(), b"later");
     first.run("zpool destroy tank").ok();
     assert_eq!(azurite.objects(&device), 0);
@@ -387,7 +402,7 @@ fn nothing_synced_is_lost_while_nodes_die() {
                     host.begin();
                     host.import();
                 }
-                load.check();
+                load.check(&host);
             });
             // Nodes die while the pool is imported and read as well.
             cluster.harm(&mut random);
@@ -413,6 +428,6 @@ fn nothing_synced_is_lost_while_nodes_die() {
     );
     assert!(retries > 0, "no request met a node that was away");
     host.import();
-    load.check();
+    load.check(&host);
     host.run("zpool destroy tank").ok();
 }
