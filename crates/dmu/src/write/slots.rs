@@ -18,7 +18,7 @@ use crate::Error;
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
-use cenote_format::invariant;
+use cenote_format::{invariant, less};
 use cenote_store::BlockError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,7 +110,8 @@ impl Slots {
             }
         };
         let fits = |slot: &u64| used & mask(*slot, count) == 0;
-        let slot = (0..=PER_BLOCK.saturating_sub(count)).find(fits);
+        let last = less!(PER_BLOCK, count, "objset {}: slots of one block", meta.objset);
+        let slot = (0..=last).find(fits);
         let Some(slot) = slot else { return Ok(None) };
         self.used.insert(block, used | mask(slot, count));
         Ok(Some(block * PER_BLOCK + slot))
