@@ -139,8 +139,8 @@ pub(super) fn summary(rows: Vec<Row>, most: u64) -> Vec<Row> {
         part.iter().fold(Row::default(), |sum, row| Row {
             logs: sum.logs.saturating_add(row.logs),
             blocks: sum.blocks.saturating_add(row.blocks),
-            metaslabs: sum.metaslabs.saturating_add(row.metaslabs),
-            memory: sum.memory.saturating_add(row.memory),
+            metaslabs: sum.metaslabs + row.metaslabs,
+            memory: sum.memory + row.memory,
         })
     };
     let rows: Vec<Row> =
@@ -163,7 +163,7 @@ fn deadline(slack: i128, growth: Growth) -> Option<u64> {
 
 /// Metaslabs that the txg that is being written has to flush. `rows` are oldest first.
 pub(super) fn to_flush(rows: &[Row], limits: &Limits, rates: &Rates) -> u64 {
-    let all = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.metaslabs));
+    let all: u64 = rows.iter().map(|row| row.metaslabs).sum();
     let most = limits.blocks(all);
     let one = Growth { first: 1, later: 1 };
     let blocks = needed(rows, |row| row.blocks, most, rates.blocks);
