@@ -618,7 +618,7 @@ impl<'o> Fat<'o> {
         self.object.put_block(self.place, new, data)?;
         for index in pointers {
             for at in self.header.pointer_writes(index) {
-                let bytes = at.offset..at.offset.saturating_add(size_of::<u64>());
+                let bytes = at.offset..at.offset + size_of::<u64>();
                 let block = self.object.block_mut_in(self.place, at.block, bytes)?;
                 set_pointer(block, at.offset, new)?;
             }
