@@ -176,9 +176,12 @@ impl Slots {
     /// Another transaction group begins: what was freed can be taken.
     pub(super) fn next_group(&mut self) {
         for (block, freed) in std::mem::take(&mut self.freed) {
-            if let Some(used) = self.used.get_mut(&block) {
-                *used &= !freed;
-            }
+            let used = self.used.entry(block).or_default();
+            invariant!(
+                *used & freed == freed,
+                "block of dnodes {block}: slots {freed:#x} were freed, of {used:#x} that are used"
+            );
+            *used &= !freed;
             self.look_again(block);
         }
         let next = self.next_unread;

@@ -327,7 +327,8 @@ impl OpenObjectSet {
                 self.back(number, |object| object.pending.top.spill = spill);
             }
             Event::Allocated(number, slots, freed) => {
-                self.unwritten.objects.remove(&number);
+                let open = self.unwritten.objects.remove(&number).is_some();
+                invariant!(open, "object {number}: allocated, and not open");
                 self.slots.put_back(number, slots, freed);
             }
             Event::Freed(number, slots, doomed) => {
@@ -335,9 +336,8 @@ impl OpenObjectSet {
                     broken(format_args!("object {number}: freed, and it is not known what it was"));
                 };
                 self.unwritten.objects.extend(object.map(|object| (number, object)));
-                if doomed {
-                    self.unwritten.doomed.remove(&number);
-                }
+                let known = !doomed || self.unwritten.doomed.remove(&number).is_some();
+                invariant!(known, "object {number}: it was to be freed, and that is not known");
                 self.slots.take_back(number, slots);
             }
             Event::Root(root) => {
