@@ -216,7 +216,7 @@ impl Shared {
         let scanner = &self.scanner;
         let is_called = scanner.background.take_call();
         let doubled = if is_called { 0 } else { pace.in_vain.min(most_doubled) };
-        let most = PAUSE.saturating_mul(1 << doubled);
+        let most = PAUSE * (1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
         let ends = || {

@@ -147,7 +147,8 @@ impl Evacuation {
         let (births, count) = self.births;
         let birth: Vec<u8> = [end, txg].iter().flat_map(|word| word.to_le_bytes()).collect();
         mos.write(births, count.saturating_mul(16), &birth)?;
-        let births = (births, count.saturating_add(1));
+        // Where that was written there is room for one more.
+        let births = (births, count + 1);
         let head = Head { end, bytes, entries: known + segments.len() as u64 };
         write_heads(mos, (object, counts), &head, births)?;
         Ok(More { segments, max_offset: end, bytes_mapped: bytes, births })

@@ -335,7 +335,7 @@ impl<'a> Maps<'a> {
 
     /// Notes the space map of a metaslab in the metaslab array.
     pub(crate) fn set_array(&mut self, array: u64, id: u64, object: u64) -> Result<()> {
-        self.mos.write(array, id.saturating_mul(8), &object.to_le_bytes())
+        self.mos.write(array, id * 8, &object.to_le_bytes())
     }
 }
 
