@@ -179,7 +179,7 @@ fn needed(rows: &[Row], of: impl Fn(&Row) -> u64, limit: u64, growth: Growth) ->
     let (mut metaslabs, mut most) = (0u64, 0);
     for row in rows {
         let Some(at) = deadline(slack, growth) else { break };
-        metaslabs = metaslabs.saturating_add(row.metaslabs);
+        metaslabs += row.metaslabs;
         most = most.max(metaslabs / at.max(1));
         slack += i128::from(of(row));
     }
@@ -199,11 +199,11 @@ fn needed_for_memory(rows: &[Row], limit: u64, growth: Growth) -> u64 {
         let due = (due + share.max(1) - 1) / share.max(1);
         let due = u64::try_from(due).unwrap_or(u64::MAX).min(row.metaslabs);
         if due > 0 {
-            most = most.max(metaslabs.saturating_add(due));
+            most = most.max(metaslabs + due);
         }
         let Some(first) = deadline(slack, growth) else { break };
-        most = most.max(metaslabs.saturating_add(1) / first.max(1));
-        metaslabs = metaslabs.saturating_add(row.metaslabs);
+        most = most.max((metaslabs + 1) / first.max(1));
+        metaslabs += row.metaslabs;
         if let Some(last) = deadline(slack + i128::from(row.memory) - share, growth) {
             most = most.max(metaslabs / last.max(1));
         }

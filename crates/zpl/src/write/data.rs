@@ -373,7 +373,8 @@ impl FileSystem {
             return Ok(written);
         };
         let end = offset + written as u64;
-        if size > 0 && offset.next_multiple_of(size) < end {
+        // What was written is within a file; where nothing was, any offset may have been given.
+        if written > 0 && size > 0 && offset.next_multiple_of(size) < end {
             let blocks = offset.div_ceil(size)..end / size;
             let bytes = (blocks.end - blocks.start) * size;
             if bytes > 0 {
