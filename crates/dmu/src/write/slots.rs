@@ -324,7 +324,7 @@ mod tests {
             slots.give(object, 1);
             let freed = slots.take(object, 2, meta).unwrap().unwrap();
             slots.put_back(object, 2, freed);
-            // The object is gone in this group, but for whoever asks for its number.
+            // The object is gone in this group: only a caller that asks for its number gets it.
             assert_eq!(slots.take_any(1, meta).unwrap(), object + 1);
             slots.take_back(object, 1);
             // It is there again.
