@@ -288,7 +288,7 @@ fn dnode_slots(block: &[u8]) -> impl Iterator<Item = usize> + '_ {
                 continue;
             }
             let extra = *block.get(at + EXTRA_SLOTS_AT)?;
-            slot = slot.saturating_add(1 + usize::from(extra));
+            slot += 1 + usize::from(extra);
             return Some(here);
         }
     })

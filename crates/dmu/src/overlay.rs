@@ -62,13 +62,11 @@ impl Layer {
         // All blocks of an object have one size, which takes whole sectors.
         let each = self.bytes.checked_div(count).unwrap_or(0);
         let each = each.checked_next_multiple_of(least).unwrap_or(each);
-        let blocks = count.saturating_mul(each);
-        let pointers = self.indirect.saturating_add(count.saturating_mul(BLKPTR_SIZE as u64));
-        let clones = (self.cloned.len() as u64).saturating_mul(CLONE_BYTES);
-        let pointers = pointers.saturating_add(clones);
+        let pointers = self.indirect + count * BLKPTR_SIZE as u64;
+        let clones = self.cloned.len() as u64 * CLONE_BYTES;
         let spill: u64 =
             self.spill.iter().flatten().map(|data| (data.len() as u64).max(least)).sum();
-        blocks.saturating_add(pointers).saturating_add(spill)
+        count * each + pointers + clones + spill
     }
 
     /// Whether a block is dirty or cloned.
@@ -95,7 +93,7 @@ impl Layer {
 
     /// Notes an indirect block that has to be written for the sake of blocks, with so many bytes.
     pub(crate) fn note_indirect(&mut self, bytes: u64) {
-        self.indirect = self.indirect.saturating_add(bytes);
+        self.indirect += bytes;
     }
 
     /// What [`Layer::note_indirect`] noted up to now.

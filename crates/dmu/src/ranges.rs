@@ -65,7 +65,7 @@ impl Ranges {
 
     /// The first and the last number of each range.
     pub(crate) fn edges(&self) -> impl Iterator<Item = u64> + '_ {
-        self.map().iter().flat_map(|(start, end)| [*start, end.saturating_sub(1)])
+        self.map().iter().flat_map(|(start, end)| [*start, *end - 1])
     }
 
     /// Whether all of `range` is in the set.

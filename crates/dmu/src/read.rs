@@ -164,13 +164,13 @@ impl Object {
         let mut pieces = Vec::with_capacity(blocks.len() + 1);
         let mut filled = 0;
         for (blkid, block) in &blocks {
-            let start = blkid.saturating_mul(size);
+            let start = blkid * size;
             let skip = at.saturating_sub(start) as usize;
             let to = (start.saturating_sub(at) as usize).min(len);
             if to > filled {
                 pieces.push(Abd::zeros(to - filled));
             }
-            let take = (size as usize).saturating_sub(skip).min(len - to);
+            let take = (size as usize - skip).min(len - to);
             let short =
                 || self.tree().corrupt(format!("block {blkid}: {} bytes", block.data.len()));
             pieces.push(block.data.slice(skip, take).ok_or_else(short)?);

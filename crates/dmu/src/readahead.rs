@@ -82,7 +82,7 @@ impl ReadAhead {
         let Some((from, len)) = self.advance(offset, len) else { return };
         let Some(object) = object(from, len) else { return };
         match object.objset().store().read_ahead() {
-            Some(most) => self.far(&object, most, from..from.saturating_add(len), access),
+            Some(most) => self.far(&object, most, from..from + len, access),
             None => drop(object.prefetch_for(from, len, access)),
         }
     }
@@ -114,7 +114,7 @@ impl ReadAhead {
     /// It has come to byte `end`: what lies before that waits in the ARC no longer.
     fn has_come(&self, before: u64, end: u64) {
         if let Some(share) = &mut *self.share.lock() {
-            share.less(end.saturating_sub(before));
+            share.less(end - before);
         }
     }
 
@@ -141,7 +141,7 @@ impl ReadAhead {
         if far > 0 {
             self.has_come(before, state.expected);
         }
-        let read = state.expected.saturating_sub(state.began);
+        let read = state.expected - state.began;
         let most = if far > 0 { most.min(read.saturating_mul(FAR_TIMES).max(least)) } else { most };
         state.window = state.window.saturating_mul(step).max(least).min(most);
         let from = state.ahead.max(state.expected);
@@ -160,7 +160,7 @@ impl ReadAhead {
 fn part_of(most: u64, block: u64) -> u64 {
     let (least, at_once) = (tunables::MIN_DISTANCE.get(), tunables::DMU_PREFETCH_MAX.get());
     let part = (most / FAR_PARTS).max(least).min(at_once);
-    (part / block).max(1).saturating_mul(block)
+    (part / block).max(1) * block
 }
 
 #[cfg(test)]

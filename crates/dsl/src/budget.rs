@@ -34,7 +34,7 @@ impl Budget {
         while *taken > 0 && taken.saturating_add(bytes) > self.most {
             self.given_back.wait(&mut taken);
         }
-        *taken = taken.saturating_add(bytes);
+        *taken += bytes;
         Share { budget: self.clone(), bytes }
     }
 }

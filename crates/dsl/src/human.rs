@@ -29,7 +29,7 @@ impl Scale {
             if num / size < self.base {
                 break;
             }
-            size = size.saturating_mul(self.base);
+            size *= self.base;
             unit = next;
         }
         (unit, size, num / size)

@@ -449,7 +449,7 @@ impl Ahead<'_, '_> {
                 if wanted.len() >= most.0 || (bytes >= most.1 && !wanted.is_empty()) {
                     break;
                 }
-                bytes = bytes.saturating_add(place.node.bp.lsize());
+                bytes += place.node.bp.lsize();
                 wanted.push((index, (place.node.bp, place.at())));
             }
             let requests: Vec<_> = wanted.iter().map(|(_, request)| *request).collect();

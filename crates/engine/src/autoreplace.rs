@@ -144,7 +144,7 @@ impl Look {
         let is_new = seen.is_some() && seen != self.seen;
         let pause = match is_new && self.back.is_none() {
             true => LEAST,
-            false => self.pause.saturating_mul(2).min(MOST),
+            false => (self.pause * 2).min(MOST),
         };
         Look { next: Instant::now() + pause, pause, seen, settled, back: self.back }
     }

@@ -51,7 +51,7 @@ impl Core {
         dsl.set_pool_space(pool_space(&shared.disk));
         let (mapped, less) = (before.mapping_bytes(), self.mapping_less);
         let left = less!(mapped, less, "bytes of mappings after group {txg}");
-        let mapping_bytes = left.saturating_add(more);
+        let mapping_bytes = left + more;
         self.mapping_less = 0;
         let loaded = self.loaded(mapping_bytes, dsl, before.features())?;
         let view = before.after(loaded, shared.disk.allocator.embedded_logs());

@@ -249,7 +249,7 @@ fn try_on(
     // Not the one that is being written.
     let mut mos = OpenObjectSet::open(view.mos().clone())?;
     let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
-    let txg = view.uberblock().txg.saturating_add(1);
+    let txg = view.uberblock().txg + 1;
     let tx = Tx::new(&mut mos, txg, &shared.disk.outside, &sizes);
     change(&mut Tx { pool: view.name(), ..tx })
 }

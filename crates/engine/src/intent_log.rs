@@ -255,7 +255,7 @@ fn left_to_replay(store: &Arc<Store>, header: &ZilHeader, kept: &Kept) -> (u64, 
             && record.txg >= header.claim_txg
             && record.seq > header.replay_seq
         {
-            (records, bytes) = (records + 1, bytes.saturating_add(record.len));
+            (records, bytes) = (records + 1, bytes + record.len);
         }
         true
     });

@@ -52,6 +52,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// The last group that a pool is opened after for writing: numbers of groups that follow are counted from it. Only a wrong
+/// label has a later one.
+const LAST_TXG: u64 = u64::MAX / 2;
+
+/// Whether there are numbers for all groups that can follow group `synced`.
+fn has_groups_left(synced: u64) -> Result<(), EngineError> {
+    match synced <= LAST_TXG {
+        true => Ok(()),
+        false => Err(EngineError::Unsupported(format!("a pool in transaction group {synced}"))),
+    }
+}
+
 impl Engine {
     /// Imports a pool for writing (`spa_import`, `zfs_ioc_pool_import`).
     ///
@@ -93,6 +105,7 @@ impl Engine {
         let opened_in = pool.uberblock().txg;
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
+        has_groups_left(synced).map_err(refused)?;
         let mut config = PoolConfig::from_mos(pool.config());
         config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.version = pool.version();
@@ -343,5 +356,17 @@ impl Disk {
             frozen,
             mmp,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_after_whose_group_none_can_follow_is_not_written() {
+        assert!(has_groups_left(0).is_ok() && has_groups_left(1 << 50).is_ok());
+        let why = has_groups_left(u64::MAX).unwrap_err().to_string();
+        assert!(why.contains("transaction group 18446744073709551615"), "{why}");
     }
 }

@@ -62,7 +62,7 @@ impl Receives {
     pub(crate) fn take(&self, ds_obj: u64, txg: u64) -> Option<Point> {
         let mut open = self.open.lock();
         let points = open.get_mut(&ds_obj)?;
-        let later = points.split_off(&txg.saturating_add(1));
+        let later = points.split_off(&(txg + 1));
         std::mem::replace(points, later).pop_last().map(|(_, point)| point)
     }
 }

@@ -283,7 +283,7 @@ impl Shared {
     fn end_of(&self, top: &Vdev) -> u64 {
         let group = self.disk.allocator.group(top.id());
         let last = group.and_then(|group| Some(group.metaslabs().iter().last()?.extent()));
-        last.map_or(0, |extent| extent.start.saturating_add(extent.size))
+        last.map_or(0, |extent| extent.start + extent.size)
     }
 
     /// What may be read of a range of a vdev: `most` bytes of it, where that ends, and its bytes. That is
@@ -303,7 +303,7 @@ impl Shared {
         let (mut ranges, mut bytes) = (Vec::new(), 0u64);
         for metaslab in group.metaslabs().iter() {
             let Extent { start, size, .. } = metaslab.extent();
-            let (mut at, end) = (start.max(range.start), start.saturating_add(size).min(range.end));
+            let (mut at, end) = (start.max(range.start), (start + size).min(range.end));
             if at >= end {
                 continue;
             }
@@ -312,7 +312,7 @@ impl Shared {
             let free = free.ok_or_else(|| format!("vdev {id}: a space map cannot be read"))?;
             for (free_start, free_end) in free.iter().chain([(end, end)]) {
                 let stop = free_start.min(end);
-                let stop = stop.min(at.saturating_add(most.saturating_sub(bytes)));
+                let stop = stop.min(at.saturating_add(most - bytes));
                 if at < stop {
                     ranges.push(at..stop);
                     bytes += stop - at;
@@ -479,7 +479,7 @@ impl SyncContext<'_> {
         if self.disk.frozen.leaves_out(self.tx.txg) {
             return Ok(Step::Again("the pool is frozen".into()));
         }
-        let (id, from) = (top.id(), self.tx.txg.saturating_add(CONCURRENT));
+        let (id, from) = (top.id(), self.tx.txg + CONCURRENT);
         let zap = self.maps.top_zap(id);
         self.set_top(zap, STATE, FINISHED)?;
         self.set_top(zap, END_TIME, self.tx.now)?;

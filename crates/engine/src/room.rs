@@ -143,6 +143,7 @@ fn outside(writes: &[Write], lacking: u64, times: Times<'_>) -> u64 {
         }
         for (object, has) in write.reserved.iter() {
             let taken = taken.entry(*object).or_default();
+            // What datasets say of a reservation may have been read at different times.
             let more = bytes.min(has.saturating_sub(*taken));
             *taken += more;
             bytes -= more;

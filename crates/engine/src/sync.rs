@@ -314,7 +314,7 @@ impl Core {
         tracing::debug!(txg, vdev, less, "made a mapping shorter");
         let replaced = disk.tree().set_indirect(vdev, Box::new(mapping));
         replaced.map_err(|e| WriteError::Sink(Box::new(e)))?;
-        self.mapping_less = less.saturating_mul(Mapping::ENTRY_SIZE);
+        self.mapping_less = less * Mapping::ENTRY_SIZE;
         self.config_dirty = true;
         Ok(())
     }

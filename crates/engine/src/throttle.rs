@@ -74,7 +74,8 @@ impl Throttle {
         bytes > 0 && self.bytes() >= limit || frees && self.freed >= freed
     }
 
-    /// A change of so many bytes is assigned to a group.
+    /// A change of so many bytes is assigned to a group. They are an estimate: of a range that no file can have it is the last
+    /// number.
     pub fn enter(&mut self, txg: u64, bytes: u64) {
         let last = self.dirty.last_key_value().map(|(last, _)| *last);
         invariant!(last <= Some(txg), "a change is assigned to group {txg} after group {last:?}");

@@ -109,7 +109,7 @@ impl Store {
     /// Whole blocks of an object, with so many bytes, were written directly: the group that writes them leaves them out of the
     /// ARC.
     pub fn wrote_directly(&self, (objset, object): (u64, u64), blocks: Range<u64>, bytes: u64) {
-        self.direct.writes.fetch_add(blocks.end.saturating_sub(blocks.start), Ordering::Relaxed);
+        self.direct.writes.fetch_add(blocks.end - blocks.start, Ordering::Relaxed);
         self.direct.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut noted = self.direct.noted.lock();
         for block in blocks {

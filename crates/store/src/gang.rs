@@ -170,7 +170,7 @@ impl<'a> Assembly<'a> {
         let mut len = 0u64;
         for part in &parts {
             check(part, self.at)?;
-            len = len.saturating_add(part.psize());
+            len += part.psize();
             let nested = part.is_gang() && part.psize() >= bp.psize();
             if nested || part.is_embedded() || len > bp.psize() {
                 return Err(self.bad(bp, "parts larger than the whole"));
@@ -234,7 +234,7 @@ impl<'a> Assembly<'a> {
         header: &Bytes<'_>,
     ) -> Result<Vec<BlockPointer>, BlockError> {
         let count = header.len().saturating_sub(EMBEDDED_SIZE) / BLKPTR_SIZE;
-        let pointer = |i: usize| BlockPointer::decode(header, i.saturating_mul(BLKPTR_SIZE));
+        let pointer = |i: usize| BlockPointer::decode(header, i * BLKPTR_SIZE);
         let pointers: Result<Vec<_>, _> = (0..count).map(pointer).collect();
         pointers.map_err(|source| BlockError::Decode { at: self.at, bp: Box::new(*bp), source })
     }

@@ -53,8 +53,8 @@ impl Histogram {
         let mut buckets = self.counts.iter().zip(&promised.counts).rev();
         // A segment of a bucket gives two pieces of the one below. 64 doublings of 64 bits fit.
         buckets.all(|(count, wanted)| {
-            there = there.saturating_mul(2).saturating_add(u128::from(*count));
-            asked = asked.saturating_mul(2).saturating_add(u128::from(*wanted));
+            there = there * 2 + u128::from(*count);
+            asked = asked * 2 + u128::from(*wanted);
             asked <= there
         })
     }

@@ -87,7 +87,7 @@ impl AheadShare {
         self.set(self.own.saturating_sub(bytes));
     }
 
-    /// Of `most` bytes, what others leave of them.
+    /// Of `most` bytes, what others leave of them. It says how far to read ahead, which no fault of these books is to stop.
     pub fn left_of(&self, most: u64) -> u64 {
         let others = self.all.load(Relaxed).saturating_sub(self.own);
         most.saturating_sub(others)

@@ -126,8 +126,8 @@ impl File {
         };
         let data = store.read_directly(|| self.read_abd(offset, len))?;
         let (size, bytes) = (self.block_size(), data.len() as u64);
-        let blocks = offset.saturating_add(bytes).div_ceil(size)
-            - offset.min(offset.saturating_add(bytes)) / size;
+        // What was read is within the file.
+        let blocks = (offset + bytes).div_ceil(size) - offset / size;
         store.count_direct_read(blocks, bytes);
         Ok(data)
     }
@@ -143,7 +143,7 @@ impl File {
             match self.read_abd(at, piece) {
                 Ok(read) if read.is_empty() => break,
                 Ok(read) => {
-                    done = done.saturating_add(read.len());
+                    done += read.len();
                     pieces.push(read);
                 }
                 Err(e) if pieces.is_empty() => return Err(e),

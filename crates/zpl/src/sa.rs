@@ -166,7 +166,7 @@ impl Registry {
         if let Some((_, _, _, Some(attr))) = known {
             self.known[*attr as usize] = Some(def);
             let place = usize::from(def.id);
-            self.meanings.resize(self.meanings.len().max(place.saturating_add(1)), None);
+            self.meanings.resize(self.meanings.len().max(place + 1), None);
             if let Some(meaning) = self.meanings.get_mut(place) {
                 *meaning = Some(*attr);
             }
@@ -190,7 +190,7 @@ impl Registry {
         };
         let (_, others) = self.layouts.split_at_checked(FIRST_LAYOUT)?;
         let found = others.iter().position(same)?;
-        u16::try_from(found.saturating_add(FIRST_LAYOUT)).ok()
+        u16::try_from(found + FIRST_LAYOUT).ok()
     }
 
     /// A number above the numbers of all layouts, also of layouts that make no sense; `None` if none is left.
@@ -203,7 +203,7 @@ impl Registry {
     pub(crate) fn note_layout(&mut self, number: u16, attrs: Option<Vec<AttrDef>>) {
         let place = usize::from(number);
         if self.layouts.len() <= place && number <= MAX_LAYOUT {
-            self.layouts.resize(place.saturating_add(1), None);
+            self.layouts.resize(place + 1, None);
         }
         if let Some(layout) = self.layouts.get_mut(place) {
             *layout = attrs.map(Layout::new);

@@ -40,7 +40,7 @@ struct Names {
 impl Names {
     fn push(&mut self, name: Option<Vec<u8>>) {
         if let Some(name) = name.filter(|n| self.seen.insert(n.clone())) {
-            self.bytes = self.bytes.saturating_add(name.len());
+            self.bytes += name.len();
             self.list.push(name);
         }
     }

@@ -47,8 +47,8 @@ pub(super) enum Event {
     Ranges(u64, Box<[Ranges; 3]>),
     /// It changed the pending spill block.
     Spill(u64, Option<Option<Payload>>),
-    /// It allocated an object of so many slots.
-    Allocated(u64, u64),
+    /// It allocated an object of so many slots, of which these had been freed in the group.
+    Allocated(u64, u64, u32),
     /// It freed an object of so many slots, and noted it as doomed if it did. What was open of it is kept beside the log.
     Freed(u64, u64, bool),
     /// It changed what the root block says.

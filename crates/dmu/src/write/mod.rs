@@ -470,7 +470,7 @@ impl OpenObjectSet {
         let slots = phys.slots();
         let number = self.slots.take_any(slots, &self.unwritten.meta_tree())?;
         let mut object = OpenObject::new(number, phys);
-        self.transaction.change.allocated(number, slots, &mut object);
+        self.transaction.change.allocated((number, slots, 0), &mut object);
         self.unwritten.insert(number, object);
         self.more += 1;
         count(What::Allocated);
@@ -488,11 +488,12 @@ impl OpenObjectSet {
         }
         let mut object = OpenObject::new(number, object::new_dnode(new)?);
         let slots_taken = object.phys().slots();
-        if !self.slots.take(number, slots_taken, &self.unwritten.meta_tree())? {
+        let freed = self.slots.take(number, slots_taken, &self.unwritten.meta_tree())?;
+        let Some(freed) = freed else {
             count(What::Taken);
             return Err(WriteError::Taken(number));
-        }
-        self.transaction.change.allocated(number, slots_taken, &mut object);
+        };
+        self.transaction.change.allocated((number, slots_taken, freed), &mut object);
         self.unwritten.insert(number, object);
         self.more += 1;
         count(What::Allocated);

@@ -24,6 +24,7 @@ use cenote_format::dmu::{
     DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
 };
 use cenote_format::encode::zap::to_little_endian;
+use cenote_format::invariant::broken;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR, invariant};
 use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
@@ -257,7 +258,7 @@ impl OpenObject {
         match self.changed {
             true => {
                 let dnode = (self.phys().slots() * DNODE_SLOT as u64).max(LEAST_BYTES);
-                self.pending.top.bytes(least).saturating_add(dnode)
+                self.pending.top.bytes(least) + dnode
             }
             false => 0,
         }
@@ -282,7 +283,7 @@ impl OpenObject {
             }
             let below = span >> fan;
             let pointers = (phys.max_block.max(blkid) - first).min(span - 1) / below + 1;
-            bytes = bytes.saturating_add((pointers * BLKPTR_SIZE as u64).max(LEAST_BYTES));
+            bytes += (pointers * BLKPTR_SIZE as u64).max(LEAST_BYTES);
         }
         bytes
     }
@@ -575,11 +576,20 @@ impl OpenObject {
         Ok(())
     }
 
+    /// Block `blkid`, which was just made dirty.
+    fn open_block(&mut self, place: &Place<'_>, blkid: u64) -> &mut [u8] {
+        let object = place.object;
+        match self.pending.top.dirty_mut(blkid) {
+            Some(block) => block,
+            None => broken(format_args!("object {object}: block {blkid} was not made dirty")),
+        }
+    }
+
     /// Block `blkid`, for a change.
     pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
         self.note_bytes(blkid);
-        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+        Ok(self.open_block(place, blkid))
     }
 
     /// Block `blkid`, for a change of its bytes `range`.
@@ -591,7 +601,7 @@ impl OpenObject {
     ) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
         self.note_part(blkid, range);
-        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+        Ok(self.open_block(place, blkid))
     }
 
     /// Some bytes of block `blkid`, for a change.
@@ -609,7 +619,7 @@ impl OpenObject {
     /// [notes](OpenObject::note_old) afterwards.
     pub(super) fn block_to_note(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         self.make_dirty(place, blkid)?;
-        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+        Ok(self.open_block(place, blkid))
     }
 
     /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there

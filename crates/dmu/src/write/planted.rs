@@ -86,11 +86,34 @@ fn an_object_that_is_allocated_twice_is_found() {
 }
 
 #[test]
+fn an_object_that_comes_back_keeps_its_number_for_itself() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    // As a receiver does with an object of another structure.
+    set.begin_change();
+    set.free(number).unwrap();
+    set.claim(number, &NewObject::new(KIND, 8192)).unwrap();
+    assert!(set.undo_change());
+    assert_eq!(set.dnode(number).unwrap().block_size, 4096);
+    assert_ne!(set.allocate(&NewObject::new(KIND, 4096)).unwrap(), number);
+}
+
+#[test]
+fn slots_that_are_taken_back_twice_are_found() {
+    let mut set = set();
+    let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
+    set.slots.give(number, 1);
+    set.slots.take_back(number, 1);
+    let why = broken(|| set.slots.take_back(number, 1));
+    assert!(why.contains(&format!("object {number}: slots")), "{why}");
+}
+
+#[test]
 fn slots_that_are_put_back_twice_are_found() {
     let mut set = set();
     let number = set.allocate(&NewObject::new(KIND, 4096)).unwrap();
-    set.slots.put_back(number, 1);
-    let why = broken(|| set.slots.put_back(number, 1));
+    set.slots.put_back(number, 1, 0);
+    let why = broken(|| set.slots.put_back(number, 1, 0));
     assert!(why.contains(&format!("object {number}: slots are put back that are free")), "{why}");
 }
 

@@ -53,7 +53,7 @@ pub struct Gather {
 impl Gather {
     /// Logical bytes of the blocks.
     pub fn bytes(&self) -> u64 {
-        self.block_size.saturating_mul(self.blocks.len() as u64)
+        self.block_size * self.blocks.len() as u64
     }
 }
 
@@ -123,7 +123,7 @@ impl OpenObject {
                 Births::Kept if !is_changed => self.pending.top.keep_birth(*blkid),
                 _ => self.pending.top.force(*blkid),
             }
-            bytes = bytes.saturating_add(size);
+            bytes += size;
         }
         Ok(bytes)
     }

@@ -33,6 +33,7 @@ use cenote_format::compress::{Compression, is_zero};
 use cenote_format::crypt::Seal;
 use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType, DnodePhys};
 use cenote_format::invariant;
+use cenote_format::invariant::broken;
 use cenote_store::keys::LoadedKey;
 use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
@@ -196,7 +197,10 @@ impl Run<'_> {
         let mut blocks = self.store.read_many(&wanted).into_iter();
         let block = |sound: std::result::Result<(), Error>| {
             sound?;
-            Ok(blocks.next().ok_or(WriteError::Failed)??)
+            match blocks.next() {
+                Some(block) => Ok(block?),
+                None => broken(format_args!("objset {}: a block was not read", self.objset)),
+            }
         };
         checked.into_iter().map(block).collect()
     }

@@ -51,7 +51,7 @@ pub trait BlockSink {
     /// RAID-Z less the share of parity that a block of 128 KiB has. As long as a pool's vdevs are
     /// what they are, the same for the same pointer.
     fn space(&self, bp: &BlockPointer) -> u64 {
-        bp.dvas().map(|dva| dva.asize).fold(0, u64::saturating_add)
+        bp.dvas().map(|dva| dva.asize).sum()
     }
 
     /// Whether holes have a birth (feature `hole_birth`).

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
-use cenote_format::invariant;
+use cenote_format::{invariant, less};
 use cenote_store::BlockError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,27 +110,28 @@ impl Slots {
             }
         };
         let fits = |slot: &u64| used & mask(*slot, count) == 0;
-        let slot = (0..=PER_BLOCK.saturating_sub(count)).find(fits);
+        let last = less!(PER_BLOCK, count, "objset {}: slots of one block", meta.objset);
+        let slot = (0..=last).find(fits);
         let Some(slot) = slot else { return Ok(None) };
         self.used.insert(block, used | mask(slot, count));
         Ok(Some(block * PER_BLOCK + slot))
     }
 
     /// Takes `count` slots from `number`, where a caller asks for this number: also if they were freed in this
-    /// group. Whether they were free and are in one block.
-    pub(super) fn take(&mut self, number: u64, count: u64, meta: &Tree<'_>) -> Result<bool> {
+    /// group. Which of them were; `None` if they are not free, or not in one block.
+    pub(super) fn take(&mut self, number: u64, count: u64, meta: &Tree<'_>) -> Result<Option<u32>> {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
         if number >= MAX_OBJECT || slot + count > PER_BLOCK {
-            return Ok(false);
+            return Ok(None);
         }
         let (wanted, freed) = (mask(slot, count), self.freed.get(&block).copied().unwrap_or(0));
         let used = self.block(block, meta)?;
         if used & !freed & wanted != 0 {
-            return Ok(false);
+            return Ok(None);
         }
         self.used.insert(block, used | wanted);
         self.freed.insert(block, freed & !wanted);
-        Ok(true)
+        Ok(Some(freed & wanted))
     }
 
     /// Gives back `count` slots from `number`, for the next transaction group.
@@ -147,17 +148,22 @@ impl Slots {
 
     /// Undoes that slots were given back.
     pub(super) fn take_back(&mut self, number: u64, count: u64) {
-        if let Some(freed) = self.freed.get_mut(&(number / PER_BLOCK)) {
-            *freed &= !mask(number % PER_BLOCK, count);
-        }
+        let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
+        let (freed, slots) = (self.freed.entry(block).or_default(), mask(slot, count));
+        invariant!(
+            *freed & slots == slots,
+            "object {number}: slots {slots:#x} are taken back, of {freed:#x} that are freed"
+        );
+        *freed &= !slots;
     }
 
-    /// Undoes that slots were taken.
-    pub(super) fn put_back(&mut self, number: u64, count: u64) {
+    /// Undoes that slots were taken. `freed`: the ones among them that this group had freed before, whose object may come back.
+    pub(super) fn put_back(&mut self, number: u64, count: u64, freed: u32) {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
         let (used, slots) = (self.used.entry(block).or_default(), mask(slot, count));
         invariant!(*used & slots == slots, "object {number}: slots are put back that are free");
-        *used &= !slots;
+        *used &= !slots | freed;
+        *self.freed.entry(block).or_default() |= freed;
         self.look_again(block);
     }
 
@@ -170,9 +176,12 @@ impl Slots {
     /// Another transaction group begins: what was freed can be taken.
     pub(super) fn next_group(&mut self) {
         for (block, freed) in std::mem::take(&mut self.freed) {
-            if let Some(used) = self.used.get_mut(&block) {
-                *used &= !freed;
-            }
+            let used = self.used.entry(block).or_default();
+            invariant!(
+                *used & freed == freed,
+                "block of dnodes {block}: slots {freed:#x} were freed, of {used:#x} that are used"
+            );
+            *used &= !freed;
             self.look_again(block);
         }
         let next = self.next_unread;
@@ -297,12 +306,31 @@ mod tests {
             slots.next_group();
             assert_eq!(slots.take_any(2, meta).unwrap(), taken[7]);
             slots.give(taken[3], 2);
-            assert!(!slots.take(taken[4], 2, meta).unwrap());
-            assert!(slots.take(taken[3], 2, meta).unwrap(), "who asks for it gets it");
+            assert_eq!(slots.take(taken[4], 2, meta).unwrap(), None);
+            assert_eq!(slots.take(taken[3], 2, meta).unwrap(), Some(0b11 << 7), "asked for");
             slots.next_group();
-            assert!(!slots.take(taken[3], 2, meta).unwrap());
+            assert_eq!(slots.take(taken[3], 2, meta).unwrap(), None);
             // Too small for two.
             assert_eq!(slots.take_any(1, meta).unwrap(), 31);
+        });
+    }
+
+    #[test]
+    fn what_is_freed_and_taken_in_one_change_that_is_undone_is_not_given_out() {
+        with_meta(|meta| {
+            let mut slots = Slots::default();
+            let object = slots.take_any(1, meta).unwrap();
+            slots.next_group();
+            slots.give(object, 1);
+            let freed = slots.take(object, 2, meta).unwrap().unwrap();
+            slots.put_back(object, 2, freed);
+            // The object is gone in this group: only a caller that asks for its number gets it.
+            assert_eq!(slots.take_any(1, meta).unwrap(), object + 1);
+            slots.take_back(object, 1);
+            // It is there again.
+            assert_eq!(slots.take(object, 1, meta).unwrap(), None);
+            slots.next_group();
+            assert_eq!(slots.take_any(1, meta).unwrap(), object + 2);
         });
     }
 }

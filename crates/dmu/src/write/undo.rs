@@ -254,10 +254,14 @@ impl Change {
         done
     }
 
-    /// An object of so many slots was allocated.
-    pub(super) fn allocated(&mut self, number: u64, slots: u64, object: &mut OpenObject) {
+    /// An object of so many slots was allocated, of which the group had `freed` these.
+    pub(super) fn allocated(
+        &mut self,
+        (number, slots, freed): (u64, u64, u32),
+        object: &mut OpenObject,
+    ) {
         object.journal.nothing = self.log.change;
-        self.note(Event::Allocated(number, slots));
+        self.note(Event::Allocated(number, slots, freed));
     }
 
     /// An object of so many slots was freed.
@@ -322,18 +326,18 @@ impl OpenObjectSet {
             Event::Spill(number, spill) => {
                 self.back(number, |object| object.pending.top.spill = spill);
             }
-            Event::Allocated(number, slots) => {
-                self.unwritten.objects.remove(&number);
-                self.slots.put_back(number, slots);
+            Event::Allocated(number, slots, freed) => {
+                let open = self.unwritten.objects.remove(&number).is_some();
+                invariant!(open, "object {number}: allocated, and not open");
+                self.slots.put_back(number, slots, freed);
             }
             Event::Freed(number, slots, doomed) => {
                 let Some(object) = self.transaction.change.freed.pop() else {
                     broken(format_args!("object {number}: freed, and it is not known what it was"));
                 };
                 self.unwritten.objects.extend(object.map(|object| (number, object)));
-                if doomed {
-                    self.unwritten.doomed.remove(&number);
-                }
+                let known = !doomed || self.unwritten.doomed.remove(&number).is_some();
+                invariant!(known, "object {number}: it was to be freed, and that is not known");
                 self.slots.take_back(number, slots);
             }
             Event::Root(root) => {
@@ -410,7 +414,7 @@ impl OpenObjectSet {
         let (mut changed, mut dnode_blocks) = (BTreeSet::new(), BTreeSet::new());
         for event in self.transaction.change.log.of_change() {
             match event {
-                Event::Dnode(number, ..) | Event::Allocated(number, _) => {
+                Event::Dnode(number, ..) | Event::Allocated(number, ..) => {
                     changed.insert(*number);
                 }
                 Event::Freed(number, _, true) => {

@@ -92,7 +92,7 @@ impl Work {
     }
 
     pub(super) fn top(&self) -> u8 {
-        self.phys.levels.saturating_sub(1)
+        self.phys.levels - 1
     }
 
     pub(super) fn fan(&self) -> u32 {

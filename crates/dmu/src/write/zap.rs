@@ -25,6 +25,7 @@ use cenote_format::encode::zap::fat::{
 use cenote_format::encode::zap::leaf::LeafMut;
 use cenote_format::encode::zap::micro::{self, MicroIndex};
 use cenote_format::encode::zap::{FAT_BLOCK_SHIFT, Key, MAX_LONG_NAME, MAX_NAME, Value};
+use cenote_format::invariant::broken;
 use cenote_format::zap::fat::FatHeader;
 use cenote_format::zap::hash::{hash_name, hash_words};
 use cenote_format::zap::leaf::Leaf;
@@ -238,6 +239,11 @@ fn load_index(object: &mut OpenObject, place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The index that [`load_index`] has just seen to is missing.
+fn no_index(place: &Place<'_>) -> ! {
+    broken(format_args!("object {}: a micro ZAP has no index", place.object))
+}
+
 /// The entry called exactly `name`, if the object is a micro ZAP that was changed: its block and its index
 /// are in memory then.
 pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
@@ -259,7 +265,7 @@ fn find_micro(
 ) -> Result<Option<micro::Found>> {
     let Key::Name(name) = key else { return Ok(None) };
     load_index(object, place)?;
-    let Some(index) = &object.pending.micro else { return Err(WriteError::Failed) };
+    let Some(index) = &object.pending.micro else { no_index(place) };
     Ok(index.find(&block(object, place, 0)?.bytes(), name)?)
 }
 
@@ -271,7 +277,7 @@ fn change_micro<T>(
     f: impl FnOnce(&mut MicroIndex, &mut [u8]) -> std::result::Result<T, EncodeError>,
 ) -> Result<T> {
     load_index(object, place)?;
-    let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
+    let Some(mut index) = object.pending.micro.take() else { no_index(place) };
     let done = f(Arc::make_mut(&mut index), object.block_mut_in(place, 0, found.place())?)?;
     object.pending.micro = Some(index);
     Ok(done)
@@ -281,7 +287,7 @@ fn change_micro<T>(
 /// more.
 fn add_micro(object: &mut OpenObject, place: &Place<'_>, name: &[u8], value: u64) -> Result<()> {
     load_index(object, place)?;
-    let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
+    let Some(mut index) = object.pending.micro.take() else { no_index(place) };
     let block = object.block_to_note(place, 0)?;
     let slot = Arc::make_mut(&mut index).insert(block, name, value)?;
     // A slot that is free holds zeros.
@@ -612,7 +618,7 @@ impl<'o> Fat<'o> {
         self.object.put_block(self.place, new, data)?;
         for index in pointers {
             for at in self.header.pointer_writes(index) {
-                let bytes = at.offset..at.offset.saturating_add(size_of::<u64>());
+                let bytes = at.offset..at.offset + size_of::<u64>();
                 let block = self.object.block_mut_in(self.place, at.block, bytes)?;
                 set_pointer(block, at.offset, new)?;
             }

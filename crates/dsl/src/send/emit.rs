@@ -148,7 +148,7 @@ impl<'a> Emitter<'a> {
         self.settle()?;
         let end = self.encoder.end()?;
         let end = if whole { &end[..] } else { &[] };
-        self.bytes = self.bytes.saturating_add(end.len() as u64);
+        self.bytes += end.len() as u64;
         if let Some(out) = self.out {
             out.to.write_all(end)?;
             out.to.flush()?;
@@ -304,7 +304,7 @@ impl<'a> Emitter<'a> {
             && from.checked_add(*before) == Some(offset)
         {
             *before = match end {
-                Some(_) => before.saturating_add(length),
+                Some(_) => *before + length,
                 None => TO_END,
             };
             return Ok(());
@@ -369,8 +369,8 @@ impl<'a> Emitter<'a> {
             let why = format!("{has} bytes go with a record that tells {told}: {record:?}");
             return Err(SendError::Refused(why));
         }
-        let length = (RECORD_SIZE as u64).saturating_add(payload.len());
-        self.bytes = self.bytes.saturating_add(length);
+        let length = RECORD_SIZE as u64 + payload.len();
+        self.bytes += length;
         let Some(out) = &mut self.out else { return Ok(()) };
         out.to.write_all(&self.encoder.record(record)?)?;
         let encoder = &mut self.encoder;
@@ -413,7 +413,7 @@ fn write_record(data: &Data, packed: Option<How>) -> WriteRecord {
         if Checksum::from_u8(record.checksum).is_ok_and(Checksum::is_dedup) {
             record.flags |= CHECKSUM_DEDUP;
         }
-        let sectors = |bytes: u64| (bytes >> cenote_format::SECTOR_SHIFT).saturating_sub(1);
+        let sectors = |bytes: u64| (bytes >> cenote_format::SECTOR_SHIFT) - 1;
         let properties =
             sectors(bp.lsize()) | sectors(bp.psize()) << 16 | u64::from(bp.compression()) << 32;
         let [a, b, c, d] = bp.checksum();

@@ -11,6 +11,7 @@ use cenote_dmu::write::RawRoot;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::crypt::{KEY_VERSION, ObjsetMacs};
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_CORE, DNODE_SLOT, DnodePhys};
+use cenote_format::less;
 use cenote_format::stream::RawObject;
 use cenote_store::{Bookmark, Store};
 use std::sync::Arc;
@@ -90,7 +91,8 @@ fn portable_mac(objset: &Arc<ObjectSet>) -> Result<[u8; 32]> {
 pub(super) fn object(dnode: &DnodePhys) -> (RawObject, Vec<u8>) {
     let spill = if dnode.spill.is_some() { BLKPTR_SIZE } else { 0 };
     let taken = DNODE_CORE + dnode.pointers.len() * BLKPTR_SIZE + spill;
-    let room = (dnode.slots() as usize * DNODE_SLOT).saturating_sub(taken);
+    let size = dnode.slots() as usize * DNODE_SLOT;
+    let room = less!(size, taken, "bytes of a dnode, behind its pointers");
     let mut bonus = Vec::new();
     if !dnode.bonus.is_empty() {
         bonus = [dnode.bonus.as_slice(), &dnode.rest].concat();

@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
             item => item,
         };
         if let Item::Data(data) = &item {
-            self.bytes = self.bytes.saturating_add(data.bp.lsize());
+            self.bytes += data.bp.lsize();
         }
         self.items.push(item);
         match self.bytes >= BATCH_BYTES || self.items.len() >= BATCH_LENGTH {
@@ -270,7 +270,7 @@ impl Visitor for Walk<'_> {
             bonus_len: dnode.bonus.len() as u32,
             checksum: dnode.checksum,
             compress: dnode.compress,
-            slots: dnode.extra_slots.saturating_add(1),
+            slots: dnode.extra_slots + 1,
             flags: if dnode.spill.is_some() { OBJECT_SPILL } else { 0 },
             raw,
         };

@@ -10,7 +10,7 @@
 //! its end ([`Kept`]).
 
 use super::kept::{Kept, Mark, Marks};
-use super::mos::{SMALL_BLOCK, ZAP_METADATA};
+use super::mos::{SMALL_BLOCK, ZAP_METADATA, corrupt};
 use super::{
     DslWriteError, Result, Sizes, Tx, clones, crypt, deadlist, features, names, redaction,
 };
@@ -286,7 +286,8 @@ fn uncount(tx: &mut Tx<'_>, zap: u64, name: &str, bookmark: &BookmarkPhys) -> Re
 /// Takes a bookmark from a head, and its features' counts. With the last one the ZAP goes. Its redaction
 /// list stays.
 fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -> Result<()> {
-    let Some(zap) = tx.field_number(head_obj, BOOKMARKS)? else { return Ok(()) };
+    let zap = tx.field_number(head_obj, BOOKMARKS)?;
+    let zap = zap.ok_or_else(|| corrupt(head_obj, format!("no bookmarks, '{name}' among them")))?;
     uncount(tx, zap, name, bookmark)?;
     tx.zap_remove(zap, name)?;
     if tx.zap_is_empty(zap)? {

@@ -336,7 +336,8 @@ pub(super) fn entries(
     if range.end.saturating_mul(BLKPTR_SIZE as u64) > room {
         return Err(corrupt(object, format!("{} entries", range.end)));
     }
-    let count = range.end.saturating_sub(range.start).min(READ_AT_ONCE);
+    let wanted = less!(range.end, range.start, "entries of list {object}, from one on");
+    let count = wanted.min(READ_AT_ONCE);
     let (mut found, mut at) = (Vec::with_capacity(count as usize), range.start);
     while at < range.end {
         let count = (range.end - at).min(READ_AT_ONCE);
@@ -349,7 +350,7 @@ pub(super) fn entries(
         }
         at += count;
     }
-    let (wanted, count) = (range.end.saturating_sub(range.start), found.len() as u64);
+    let count = found.len() as u64;
     invariant!(count == wanted, "list {object}: {count} entries are read where {wanted} are");
     Ok(found)
 }

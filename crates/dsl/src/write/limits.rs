@@ -156,6 +156,7 @@ fn count(tx: &mut Tx<'_>, dir_obj: u64, depth: usize) -> Result<(u64, u64)> {
         let names = tx.dataset(dir.head_dataset)?.snap_names;
         let all = tx.zap_entries(names)?;
         let own = all.iter().filter(|e| !e.name.starts_with(b"%")).count();
+        // The counts of below may be another system's.
         snapshots = snapshots.saturating_add(own as u64);
     }
     tx.zapify(dir_obj)?;

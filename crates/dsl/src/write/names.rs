@@ -26,9 +26,8 @@ pub(super) fn check(name: &str) -> Result<()> {
 pub(super) fn length(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(usize, usize)> {
     let line = tx.ancestry(dir_obj)?;
     let mut len = tx.pool.len();
-    for pair in line.windows(2) {
-        let [(child, _), (_, parent)] = pair else { continue };
-        len = len.saturating_add(1 + name_in(tx, parent.children, *child)?.len());
+    for ((child, _), (_, parent)) in line.iter().zip(line.iter().skip(1)) {
+        len += 1 + name_in(tx, parent.children, *child)?.len();
     }
     Ok((len, line.len()))
 }
@@ -55,11 +54,11 @@ pub(super) fn longest_below(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(usize, usi
         if dir.head_dataset != 0 {
             let names = tx.dataset(dir.head_dataset)?.snap_names;
             for snapshot in tx.zap_entries(names)? {
-                longest = longest.max(len.saturating_add(1 + snapshot.name.len()));
+                longest = longest.max(len + 1 + snapshot.name.len());
             }
         }
         for child in tx.zap_entries(dir.children)? {
-            let len = len.saturating_add(1 + child.name.len());
+            let len = len + 1 + child.name.len();
             waiting.extend(child.u64().map(|child| (child, len, depth + 1)));
         }
     }
@@ -68,7 +67,7 @@ pub(super) fn longest_below(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(usize, usi
 
 /// Whether a directory of so long a name and so deep may have something of `more` bytes in it.
 pub(super) fn fits(len: usize, more: usize) -> Result<()> {
-    if len.saturating_add(1 + more) > MAX_NAME { Err(DslWriteError::TooLong) } else { Ok(()) }
+    if len + 1 + more > MAX_NAME { Err(DslWriteError::TooLong) } else { Ok(()) }
 }
 
 /// The directory of a full name `pool/a/b`, whose first component is not looked at.

@@ -46,7 +46,7 @@ fn check_lengths(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> 
     let (_, old_depth) = names::length(tx, dir_obj)?;
     let (len, depth) = names::length(tx, new_parent)?;
     let (longest, deepest) = names::longest_below(tx, dir_obj)?;
-    names::fits(len, name.len().saturating_add(longest))?;
+    names::fits(len, name.len() + longest)?;
     if depth >= old_depth && depth + deepest >= names::max_nesting() {
         return Err(DslWriteError::TooLong);
     }

@@ -218,7 +218,7 @@ impl Claiming<'_> {
             self.pending.push(Pointed { bp, at, before, taken, read: OnceLock::new() });
         }
         self.mark.records += 1;
-        self.mark.bytes = self.mark.bytes.saturating_add(record.len);
+        self.mark.bytes += record.len;
         self.mark.record_seq = record.seq;
         true
     }

@@ -57,7 +57,7 @@ impl Kept {
 
     pub(super) fn keep(&self, block: &Arc<Parsed>) {
         let mut blocks = self.0.lock();
-        let size = BLOCK.saturating_add(block.records.len() as u64);
+        let size = BLOCK + block.records.len() as u64;
         if let Some(left) = blocks.left.checked_sub(size) {
             let before = blocks.all.insert(block.bp.checksum(), block.clone());
             blocks.left = if before.is_none() { left } else { blocks.left };

@@ -60,7 +60,7 @@ impl Changes {
             return Err(ChangeError::PoolTooOld);
         }
         let (names, entries) = (names.to_vec(), entries.to_vec());
-        let blocks = names.len().saturating_mul(entries.len()) as u64;
+        let blocks = names.len() as u64 * entries.len() as u64;
         self.task_beside_logs(permit, (SpaceCheck::Reserved, blocks), move |context| {
             let tx = &mut context.tx;
             for name in &names {

@@ -66,7 +66,7 @@ impl Changes {
         if set_now.is_empty() {
             return Ok(refused.into_iter().map(failed).collect());
         }
-        let write = COST.saturating_mul(set_now.len() as u64);
+        let write = COST * set_now.len() as u64;
         let cost = Cost { write, objects: set_now.len() as u64, frees: false };
         let live = self.engine.live(dataset.ds_obj)?;
         live.transact(cost, |os, txg| set(os, &set_now, txg))?;

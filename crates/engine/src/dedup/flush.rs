@@ -85,8 +85,8 @@ impl Table {
             // Its last entries went to the active log.
             self.truncate(context.tx)?;
         }
-        let bytes = (self.active.entries.len() as u64)
-            .saturating_mul((size_of::<Key>() + size_of::<Entry>()) as u64);
+        let each = size_of::<Key>() + size_of::<Entry>();
+        let bytes = (self.active.entries.len() * each) as u64;
         let txg = context.tx.txg;
         let age = txg.saturating_sub(self.active.first_txg);
         if bytes < t::dedup_log_mem_max() / 2 && age < t::DEDUP_LOG_TXG_MAX.get().max(1) {

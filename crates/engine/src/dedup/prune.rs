@@ -67,7 +67,7 @@ fn entries(
 
 /// The age in seconds from which on about `percent` of all entries are, if so many of each age in hours there are.
 fn age_of(ages: &[u64; BINS], percent: u64) -> u64 {
-    let all = ages.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+    let all: u64 = ages.iter().sum();
     let mut left = all.saturating_mul(percent) / 100;
     for (bin, count) in ages.iter().enumerate().rev().filter(|(_, count)| **count > 0) {
         if left <= *count {

@@ -3,6 +3,7 @@
 //! First all logs are read, which tells how much must be replayed; they are replayed as datasets are opened.
 //! Any thread may ask meanwhile.
 
+use cenote_format::invariant::said;
 use cenote_pool::status::{ReplayStage, ReplayStatus};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +35,10 @@ pub(super) struct Replaying<'a>(&'a LogProgress);
 impl Drop for Replaying<'_> {
     fn drop(&mut self) {
         let mut stage = self.0.stage.lock();
-        stage.replays = stage.replays.saturating_sub(1);
+        match stage.replays.checked_sub(1) {
+            Some(left) => stage.replays = left,
+            None => tracing::error!("{}", said(format_args!("a replay ends, and none is known"))),
+        }
         if stage.replays == 0 {
             self.0.begin(&mut stage, ReplayStage::Idle);
         }

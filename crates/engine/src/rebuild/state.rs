@@ -181,7 +181,7 @@ impl SyncContext<'_> {
         let before = self.rebuild_of(top)?;
         let mut phys = RebuildPhys {
             state: RebuildPhys::ACTIVE,
-            min_txg: crate::create::FIRST_TXG.saturating_sub(1),
+            min_txg: crate::create::FIRST_TXG - 1,
             max_txg: end,
             start: self.tx.now,
             ..RebuildPhys::default()

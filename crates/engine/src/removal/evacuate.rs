@@ -145,7 +145,7 @@ struct Part<'a> {
 fn batches<T>(all: &[T], bytes: impl Fn(&T) -> u64) -> Vec<&[T]> {
     let (mut sum, mut count) = (all.first().map_or(0, &bytes), 1);
     let joins = |_: &T, next: &T| {
-        (sum, count) = (sum.saturating_add(bytes(next)), count + 1);
+        (sum, count) = (sum + bytes(next), count + 1);
         let joins = sum < BATCH.0 && count < BATCH.1;
         if !joins {
             (sum, count) = (bytes(next), 1);
@@ -243,7 +243,7 @@ impl Shared {
         #[cfg(feature = "planted")]
         self.reach(crate::planted::Moment::ReadToBeMoved);
         // A slow device has less to do at once.
-        let most = if failed.is_some() { course.most / 4 } else { course.most.saturating_mul(2) };
+        let most = if failed.is_some() { course.most / 4 } else { course.most * 2 };
         course.most = most.clamp(LEAST_AT_ONCE, AT_ONCE);
         if let Some(why) = failed.filter(|_| pieces.is_empty()) {
             course.unread = course.unread.saturating_add(1);
@@ -283,7 +283,7 @@ impl Shared {
 
     /// Whether a reader is active that may follow pointers of before the last group, in the group that comes next.
     fn is_still_read(&self) -> bool {
-        let next = self.tx_state.synced_txg().saturating_add(1);
+        let next = self.tx_state.synced_txg() + 1;
         self.disk.allocator.is_held_since(next.saturating_sub(2))
     }
 
@@ -305,7 +305,7 @@ impl Shared {
             while start < end && bytes < most {
                 let size = largest.min(end - start).min(most - bytes);
                 wanted.push((start, size));
-                (start, bytes) = (start.saturating_add(size), bytes.saturating_add(size));
+                (start, bytes) = (start + size, bytes + size);
             }
             bytes >= most
         })?;
@@ -318,7 +318,7 @@ impl Shared {
         for batch in batches.into_iter().flatten() {
             let (Some(first), Some(last)) = (batch.first(), batch.last()) else { continue };
             let again = first.0 < course.seen;
-            course.seen = course.seen.max(last.0.saturating_add(last.1));
+            course.seen = course.seen.max(last.0 + last.1);
             let course = &*course;
             let watch = |silent: Option<String>| {
                 if silent.is_some() {
@@ -333,7 +333,7 @@ impl Shared {
             {
                 match read {
                     Ok(sides) => {
-                        let (start, end) = (*start, start.saturating_add(*size));
+                        let (start, end) = (*start, *start + *size);
                         pieces.push(Piece { start, end, sides });
                     }
                     Err(why) => return Ok((pieces, Some(why))),
@@ -488,6 +488,11 @@ impl SyncContext<'_> {
         while at < part.end {
             let allocated = self.allocate_by_class(part.end - at, sector, takers);
             let (vdev, offset, size) = allocated.map_err(|e| e.to_string())?;
+            let left = part.end - at;
+            invariant!(
+                size <= left,
+                "vdev {vdev}: {size} bytes at {offset:#x} for {left} bytes that are moved"
+            );
             segments.push(Segment { source: at, size, vdev, offset });
             let slice = |side: &Abd| side.slice((at - part.piece.start) as usize, size as usize);
             let mut sides: Vec<Abd> = sides.iter().filter_map(slice).collect();
@@ -497,7 +502,7 @@ impl SyncContext<'_> {
             }
             let (txg, content) = (self.tx.txg, Content::Data);
             blocks.push(BlockWrite { vdev: vdev.into(), offset, data, txg, content, sides });
-            at = at.saturating_add(size);
+            at += size;
         }
         Ok(())
     }

@@ -301,7 +301,7 @@ impl Disk {
             self.allocator.remove_vdev(top.id());
             self.loader.remove_vdev(top.id());
         }
-        let mappings = gone.iter().fold(0u64, |sum, gone| sum.saturating_add(gone.mapping));
+        let mappings: u64 = gone.iter().map(|gone| gone.mapping).sum();
         (gone, mappings)
     }
 }

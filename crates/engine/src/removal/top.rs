@@ -364,7 +364,7 @@ pub(crate) fn allocated(
     let group = allocator.group(vdev).ok_or(DslWriteError::NotFound)?;
     for metaslab in group.metaslabs().iter() {
         let Extent { start, size, .. } = metaslab.extent();
-        let end = start.saturating_add(size);
+        let end = start + size;
         if end <= from {
             continue;
         }

@@ -104,7 +104,7 @@ impl Found {
     pub fn totals(&self) -> (u64, u64) {
         let (examined, skipped, wanted) = (self.examined, self.skipped, self.bytes);
         invariant!(
-            examined == skipped.saturating_add(wanted),
+            examined == skipped + wanted,
             "scan: {examined} bytes were found, {wanted} are to be read, and {skipped} are not"
         );
         (self.examined, self.skipped)
@@ -211,14 +211,14 @@ impl Found {
         };
         let mut first = true;
         for (copy, dva) in (0..3).filter_map(|copy| Some((copy, bp.dva(copy)?))) {
-            self.examined = self.examined.saturating_add(dva.asize);
+            self.examined += dva.asize;
             match needs(&dva) {
                 true => {
-                    self.bytes = self.bytes.saturating_add(dva.asize);
+                    self.bytes += dva.asize;
                     let first = std::mem::take(&mut first);
                     self.blocks.push(ScanBlock { bp: *bp, at, copy, first });
                 }
-                false => self.skipped = self.skipped.saturating_add(dva.asize),
+                false => self.skipped += dva.asize,
             }
         }
     }

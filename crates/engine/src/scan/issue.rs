@@ -68,10 +68,10 @@ impl Queues {
                     "scan: vdev {vdev} offset {offset:#x} comes after {last:?}"
                 );
                 last = Some((vdev, offset));
-                mine = mine.saturating_add(asize);
+                mine += asize;
                 batch.push(block);
             }
-            bytes = bytes.saturating_add(mine);
+            bytes += mine;
         }
         (batch, bytes)
     }
@@ -124,8 +124,8 @@ pub(super) fn issue(
                 }
             });
             let mut total = total.lock();
-            total.repaired = total.repaired.saturating_add(done.repaired);
-            total.errors = total.errors.saturating_add(done.errors);
+            total.repaired += done.repaired;
+            total.errors += done.errors;
             total.disputed.extend(done.disputed);
             total.left.extend(done.left);
             total.met.extend(done.met);

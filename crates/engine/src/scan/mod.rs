@@ -216,7 +216,7 @@ impl Shared {
         let scanner = &self.scanner;
         let is_called = scanner.background.take_call();
         let doubled = if is_called { 0 } else { pace.in_vain.min(most_doubled) };
-        let most = PAUSE.saturating_mul(1 << doubled);
+        let most = PAUSE * (1 << doubled);
         pace.in_vain = pace.in_vain.saturating_add(1);
         let (begun, orders) = (Instant::now(), scanner.orders.load(SeqCst));
         let ends = || {
@@ -292,7 +292,7 @@ impl Pace {
                 self.shorter = self.shorter.saturating_sub(1);
             }
             Some(took) if took <= most.saturating_mul(2) => {}
-            _ => self.shorter = self.shorter.saturating_add(1).min(u64::BITS),
+            _ => self.shorter = (self.shorter + 1).min(u64::BITS),
         }
     }
 }
@@ -361,7 +361,7 @@ impl Shared {
         let ends =
             || scanner.background.is_stopped() || scanner.orders.load(SeqCst) != orders || held();
         // Half of the time is for what was found.
-        let walks = most / 2u32.saturating_pow(pace.shorter.saturating_add(1));
+        let walks = most / 2u32.saturating_pow(pace.shorter + 1);
         let late = || clock.since(begun) >= walks;
         let mut position = match scanner.astray.load(SeqCst) {
             true => position::ANEW,

@@ -74,7 +74,7 @@ fn lagging(tree: &VdevTree) -> impl Iterator<Item = Arc<Vdev>> + use<> {
 impl Given {
     /// What leaves lack of the groups up to `txg`.
     fn now(tree: &VdevTree, txg: u64) -> Given {
-        let end = txg.saturating_add(1);
+        let end = txg + 1;
         let lack = |leaf: Arc<Vdev>| {
             let (changes, all) = (leaf.dtl_changes(), leaf.missing());
             let more = all.last().is_some_and(|last| last.end > end);
@@ -129,7 +129,7 @@ impl Shared {
     pub(super) fn to_give(&self, txg: u64) -> Option<(Given, (u64, u64))> {
         let tree = self.disk.tree();
         // What such a leaf misses from now on is told apart.
-        tree.leaves().iter().for_each(|leaf| leaf.count_unread(txg.saturating_add(UNDER_WAY)));
+        tree.leaves().iter().for_each(|leaf| leaf.count_unread(txg + UNDER_WAY));
         let given = Given::now(&tree, txg);
         let range = given.range()?;
         Some((given, range))

@@ -140,15 +140,16 @@ impl Evacuation {
         }
         let entries: Vec<u8> =
             segments.iter().flat_map(Segment::encode).flat_map(u64::to_le_bytes).collect();
-        mos.write(object, known.saturating_mul(Mapping::ENTRY_SIZE), &entries)?;
+        mos.write(object, known * Mapping::ENTRY_SIZE, &entries)?;
         if counts != 0 {
-            mos.write(counts, known.saturating_mul(4), &vec![0; segments.len().saturating_mul(4)])?;
+            mos.write(counts, known * 4, &vec![0; segments.len() * 4])?;
         }
         let (births, count) = self.births;
         let birth: Vec<u8> = [end, txg].iter().flat_map(|word| word.to_le_bytes()).collect();
         mos.write(births, count.saturating_mul(16), &birth)?;
-        let births = (births, count.saturating_add(1));
-        let head = Head { end, bytes, entries: known.saturating_add(segments.len() as u64) };
+        // Where that was written there is room for one more.
+        let births = (births, count + 1);
+        let head = Head { end, bytes, entries: known + segments.len() as u64 };
         write_heads(mos, (object, counts), &head, births)?;
         Ok(More { segments, max_offset: end, bytes_mapped: bytes, births })
     }

@@ -139,8 +139,8 @@ pub(super) fn summary(rows: Vec<Row>, most: u64) -> Vec<Row> {
         part.iter().fold(Row::default(), |sum, row| Row {
             logs: sum.logs.saturating_add(row.logs),
             blocks: sum.blocks.saturating_add(row.blocks),
-            metaslabs: sum.metaslabs.saturating_add(row.metaslabs),
-            memory: sum.memory.saturating_add(row.memory),
+            metaslabs: sum.metaslabs + row.metaslabs,
+            memory: sum.memory + row.memory,
         })
     };
     let rows: Vec<Row> =
@@ -163,7 +163,7 @@ fn deadline(slack: i128, growth: Growth) -> Option<u64> {
 
 /// Metaslabs that the txg that is being written has to flush. `rows` are oldest first.
 pub(super) fn to_flush(rows: &[Row], limits: &Limits, rates: &Rates) -> u64 {
-    let all = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.metaslabs));
+    let all: u64 = rows.iter().map(|row| row.metaslabs).sum();
     let most = limits.blocks(all);
     let one = Growth { first: 1, later: 1 };
     let blocks = needed(rows, |row| row.blocks, most, rates.blocks);
@@ -179,7 +179,7 @@ fn needed(rows: &[Row], of: impl Fn(&Row) -> u64, limit: u64, growth: Growth) ->
     let (mut metaslabs, mut most) = (0u64, 0);
     for row in rows {
         let Some(at) = deadline(slack, growth) else { break };
-        metaslabs = metaslabs.saturating_add(row.metaslabs);
+        metaslabs += row.metaslabs;
         most = most.max(metaslabs / at.max(1));
         slack += i128::from(of(row));
     }
@@ -199,11 +199,11 @@ fn needed_for_memory(rows: &[Row], limit: u64, growth: Growth) -> u64 {
         let due = (due + share.max(1) - 1) / share.max(1);
         let due = u64::try_from(due).unwrap_or(u64::MAX).min(row.metaslabs);
         if due > 0 {
-            most = most.max(metaslabs.saturating_add(due));
+            most = most.max(metaslabs + due);
         }
         let Some(first) = deadline(slack, growth) else { break };
-        most = most.max(metaslabs.saturating_add(1) / first.max(1));
-        metaslabs = metaslabs.saturating_add(row.metaslabs);
+        most = most.max((metaslabs + 1) / first.max(1));
+        metaslabs += row.metaslabs;
         if let Some(last) = deadline(slack + i128::from(row.memory) - share, growth) {
             most = most.max(metaslabs / last.max(1));
         }

@@ -196,16 +196,16 @@ impl LogSpace {
     /// How the logs and the memory grow, when the first pass of a txg makes so many changes.
     fn rates(&self, txg: u64, changes: u64, limits: &Limits) -> Rates {
         // Introductions and padding come on top, and what later passes change.
-        let bytes = changes.saturating_mul(ENTRY);
+        let bytes = changes * ENTRY;
         let late = self.late_before.max(1);
-        let first = bytes.saturating_add(bytes / 64).div_ceil(LOG_BLOCK).saturating_add(late);
+        let first = (bytes + bytes / 64).div_ceil(LOG_BLOCK) + late;
         let walk = usize::try_from(limits.walk).unwrap_or(usize::MAX);
         let last = self.logs.range(..txg).rev().take(walk).map(|(_, log)| log.blocks);
         let (sum, count) = last.fold((0u64, 0u64), |(s, n), b| (s.saturating_add(b), n + 1));
         let later = if count == 0 { first } else { sum.div_ceil(count) };
         let mean = self.grown.iter().sum::<u64>() / (self.grown.len() as u64).max(1);
         // A range divides one segment and becomes another, at most.
-        let most = changes.saturating_mul(2 * super::unflushed::SEGMENT_BYTES);
+        let most = changes * 2 * super::unflushed::SEGMENT_BYTES;
         Rates {
             blocks: Growth { first, later },
             memory: Growth { first: most, later: if self.grown.is_empty() { most } else { mean } },
@@ -230,14 +230,14 @@ impl VdevMaps {
     /// Notes on disk since when the changes of a metaslab are in logs only.
     fn set_unflushed(&mut self, mos: &mut OpenObjectSet, ms: u64, txg: u64) -> Result<()> {
         if self.unflushed == 0 {
-            let bytes = (self.maps.len() as u64).saturating_mul(8);
+            let bytes = self.maps.len() as u64 * 8;
             let block = bytes.next_power_of_two().clamp(cenote_format::SECTOR, MAX_ARRAY_BLOCK);
             let array = mos.allocate(&NewObject::new(INTEGERS, block))?;
             let name = Key::Name(UNFLUSHED_TXGS.as_bytes());
             ZapMut::open(mos, self.top_zap).add(&name, &Value::U64(&[array]))?;
             self.unflushed = array;
         }
-        mos.write(self.unflushed, ms.saturating_mul(8), &txg.to_le_bytes())
+        mos.write(self.unflushed, ms * 8, &txg.to_le_bytes())
     }
 }
 
@@ -269,7 +269,8 @@ impl LoggedPass<'_, '_> {
         if first {
             self.tidy()?;
         } else {
-            self.space.log.late += blocks.saturating_sub(before);
+            let grown = less!(blocks, before, "blocks of the log of group {txg}");
+            self.space.log.late += grown;
         }
         Ok(())
     }
@@ -315,7 +316,7 @@ impl LoggedPass<'_, '_> {
         let changes: HashMap<Place, &Changes> =
             changes.iter().map(|c| ((c.vdev, c.metaslab), c)).collect();
         for place in log.due(txg) {
-            let full = memory.saturating_add(rates.memory.first) > limits.memory;
+            let full = memory + rates.memory.first > limits.memory;
             if left == 0 && !full {
                 break;
             }

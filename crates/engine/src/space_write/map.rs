@@ -335,7 +335,7 @@ impl<'a> Maps<'a> {
 
     /// Notes the space map of a metaslab in the metaslab array.
     pub(crate) fn set_array(&mut self, array: u64, id: u64, object: u64) -> Result<()> {
-        self.mos.write(array, id.saturating_mul(8), &object.to_le_bytes())
+        self.mos.write(array, id * 8, &object.to_le_bytes())
     }
 }
 
@@ -355,7 +355,7 @@ impl Covered {
 
     /// Offset and length of a range in units.
     pub(super) fn units(&self, object: u64, start: u64, end: u64) -> Result<(u64, u64)> {
-        let last = self.start.saturating_add(self.size);
+        let last = self.start + self.size;
         let unit = 1u64.checked_shl(self.shift).unwrap_or(0);
         let whole = unit != 0 && start.is_multiple_of(unit) && end.is_multiple_of(unit);
         if start >= end || start < self.start || end > last || !whole {

@@ -212,8 +212,9 @@ fn obsolete(
 fn write(tx: &mut Tx<'_>, segments: Vec<Segment>, counts: &[u64]) -> Result<Mapping> {
     let counts_object = tx.mos.allocate(&NewObject::new(HALF_WORDS, BLOCK))?;
     features::increment(tx, FEATURE)?;
-    let max_offset = segments.last().map_or(0, |s| s.source.saturating_add(s.size));
-    let bytes_mapped = segments.iter().fold(0u64, |sum, s| sum.saturating_add(s.size));
+    // They lie behind each other, and each was checked to end before the last number.
+    let max_offset = segments.last().map_or(0, |s| s.source + s.size);
+    let bytes_mapped: u64 = segments.iter().map(|s| s.size).sum();
     let head = [max_offset, bytes_mapped, segments.len() as u64, counts_object];
     let object = tx.mos.allocate(&NewObject {
         bonus_kind: WORDS,

@@ -597,7 +597,7 @@ fn allocated(covered: &Covered, free: &RangeTree) -> Vec<(u64, u64)> {
         }
         at = end;
     }
-    let end = covered.start.saturating_add(covered.size);
+    let end = covered.start + covered.size;
     invariant!(at <= end, "space is free up to {at:#x}, and a space map ends at {end:#x}");
     if at < end {
         allocated.push((at, end));

@@ -221,7 +221,7 @@ impl UnflushedSpace {
         let state = self.state.lock();
         let of = |(place, entry): (&Place, &Entry)| {
             let segments = entry.all.segments();
-            (segments > 0).then_some((*place, segments.saturating_mul(SEGMENT_BYTES)))
+            (segments > 0).then_some((*place, segments * SEGMENT_BYTES))
         };
         let each: BTreeMap<Place, u64> = state.metaslabs.iter().filter_map(of).collect();
         let all = each.values().sum();

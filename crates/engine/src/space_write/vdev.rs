@@ -159,7 +159,7 @@ impl SpaceMaps {
         };
         if let Some(last) = count.checked_sub(1).filter(|_| more > 0) {
             for array in [v.array, v.unflushed].into_iter().filter(|array| *array != 0) {
-                mos.write(array, last.saturating_mul(8), &0u64.to_le_bytes())?;
+                mos.write(array, last * 8, &0u64.to_le_bytes())?;
             }
         }
         mos.check_change()?;
@@ -259,7 +259,7 @@ pub(crate) fn free_foreign_log(
     if array != 0 {
         for id in 0..metaslabs.min(MAX_METASLABS) {
             let mut map = [0; 8];
-            mos.read(array, id.saturating_mul(8), &mut map)?;
+            mos.read(array, id * 8, &mut map)?;
             match u64::from_le_bytes(map) {
                 0 => {}
                 map => Maps::open(mos, txg, 1, count)?.free(map)?,

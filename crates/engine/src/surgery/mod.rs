@@ -52,7 +52,7 @@ pub struct Attach {
 
 /// What a device lacks that joins in group `txg`.
 fn before_joining(txg: u64) -> Range<u64> {
-    FIRST_TXG..txg.saturating_add(CONCURRENT)
+    FIRST_TXG..txg + CONCURRENT
 }
 
 pub(crate) fn invalid<T>(why: impl Into<String>) -> Result<T> {

@@ -374,7 +374,7 @@ fn write_all(labels: &[Labels], first: &Uberblock) -> Result<()> {
             continue;
         };
         // In the reverse order: the new pool is the less whole the longer.
-        for (side, before) in labels.iter().zip(&saved).take(n.saturating_add(1)).rev() {
+        for (side, before) in labels.iter().zip(&saved).take(n + 1).rev() {
             if let Err(error) = before.put_back(side.device.as_ref()) {
                 let path = side.device.path();
                 tracing::warn!(path = %path.display(), %error, "its labels say that it left");

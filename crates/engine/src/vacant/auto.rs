@@ -19,7 +19,7 @@
 use super::walk::{ROOM, pieces, worth_trimming};
 use crate::tunables::{TRIM_EXTENT_BYTES_MAX, TRIM_TXG_BATCH};
 use crate::{Engine, Shared};
-use cenote_format::invariant;
+use cenote_format::{invariant, less};
 use cenote_store::alloc::{Disabled, TXG_DEFER_SIZE};
 use cenote_vdev::Vdev;
 use parking_lot::{Condvar, Mutex};
@@ -162,7 +162,8 @@ fn run(shared: &Arc<Shared>) {
         let txg = shared.tx_state.synced_txg();
         for (vdev, metaslab, freed, size) in shared.disk.allocator.note_freed(true) {
             let since = *last.entry((vdev, metaslab)).or_insert(txg);
-            let waited = txg.saturating_sub(since) >= TRIM_TXG_BATCH.get();
+            let of = format_args!("vdev {vdev} metaslab {metaslab}: groups since it was looked at");
+            let waited = less!(txg, since, "{of}") >= TRIM_TXG_BATCH.get();
             if waited || freed >= size / MUCH {
                 last.insert((vdev, metaslab), txg);
                 tell_freed(shared, vdev, metaslab);

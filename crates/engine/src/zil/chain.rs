@@ -171,10 +171,10 @@ struct Divided {
 /// Divides the records of changes, in order, among blocks, the first of which has `first` bytes. What fits into a
 /// block is not divided.
 fn divide(first: usize, units: Vec<Unit>) -> Divided {
-    let most = size_for(usize::MAX).saturating_sub(CHAIN_SIZE);
-    let mut left: usize = units.iter().map(|unit| length(unit)).fold(0, usize::saturating_add);
+    let most = size_for(usize::MAX) - CHAIN_SIZE;
+    let mut left: usize = units.iter().map(|unit| length(unit)).sum();
     let (mut blocks, mut spans) = (vec![(first, Vec::new())], false);
-    let mut room = first.saturating_sub(CHAIN_SIZE);
+    let mut room = first - CHAIN_SIZE;
     for unit in units {
         let whole = length(&unit);
         let mut together = whole <= most && whole > room;
@@ -185,7 +185,7 @@ fn divide(first: usize, units: Vec<Unit>) -> Divided {
                 let least = SIZES.into_iter().find(|size| capacity(*size) >= needed);
                 let size = size_for(left).max(least.unwrap_or(LARGEST));
                 blocks.push((size, Vec::new()));
-                room = size.saturating_sub(CHAIN_SIZE);
+                room = size - CHAIN_SIZE;
                 spans |= n > 0;
                 together = false;
             }
@@ -321,7 +321,7 @@ impl Chain {
                 }
             }
         }
-        let bytes = units.iter().map(|unit| length(unit)).fold(0, usize::saturating_add);
+        let bytes: usize = units.iter().map(|unit| length(unit)).sum();
         self.bursts.push_back(bytes);
         if self.bursts.len() > BURSTS {
             self.bursts.pop_front();

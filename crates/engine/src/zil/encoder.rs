@@ -36,7 +36,7 @@ pub(super) type Unit = Vec<Encoded>;
 
 /// Bytes of the records of a change.
 pub(super) fn length(unit: &[Encoded]) -> usize {
-    unit.iter().map(|record| record.bytes.len()).fold(0, usize::saturating_add)
+    unit.iter().map(|record| record.bytes.len()).sum()
 }
 
 /// What became of a change.

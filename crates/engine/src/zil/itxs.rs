@@ -41,7 +41,7 @@ pub(super) struct Queued {
 
 impl Queued {
     fn size(&self) -> u64 {
-        self.itxs.iter().map(size).fold(0, u64::saturating_add)
+        self.itxs.iter().map(size).sum()
     }
 }
 
@@ -90,7 +90,7 @@ impl Batch {
 
 fn size(itx: &Itx) -> u64 {
     match itx {
-        Itx::Record { bytes, .. } => ITX.saturating_add(bytes.len() as u64),
+        Itx::Record { bytes, .. } => ITX + bytes.len() as u64,
         Itx::Write { .. } | Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => ITX,
     }
 }
@@ -171,7 +171,7 @@ impl Itxs {
             return;
         }
         let queued = Queued { txg, change, itxs };
-        self.bytes = self.bytes.saturating_add(queued.size());
+        self.bytes += queued.size();
         match only {
             Some(object) => {
                 let its = self.objects.entry(object).or_default();
@@ -193,7 +193,7 @@ impl Itxs {
     fn drop_before(&mut self, object: u64, change: u64) {
         let Some(its) = self.objects.get_mut(&object) else { return };
         let gone = its.extract_if(.., |queued| queued.change < change);
-        let bytes = gone.map(|queued| queued.size()).fold(0, u64::saturating_add);
+        let bytes: u64 = gone.map(|queued| queued.size()).sum();
         self.bytes = less!(self.bytes, bytes, "bytes of itxs, without object {object}");
         if its.is_empty() {
             self.objects.remove(&object);
@@ -258,7 +258,7 @@ impl Itxs {
     /// Takes what the next commit writes (`zil_get_commit_list`, `zil_prune_commit_list`); `synced` is the last group that was
     /// written, `last` that which gets on disk.
     pub fn take(&mut self, synced: u64, last: u64) -> Batch {
-        let taken = self.next_commit.iter().map(Queued::size).fold(0, u64::saturating_add);
+        let taken: u64 = self.next_commit.iter().map(Queued::size).sum();
         // Asserted before anything is taken: else the next commit would find an empty queue, and take that for stable.
         self.bytes = less!(self.bytes, taken, "bytes of itxs that are taken");
         let waiting = std::mem::take(&mut self.next_commit);

@@ -339,7 +339,7 @@ impl Log {
             if bytes < AT_ONCE && n + 1 < last {
                 continue;
             }
-            done = done.saturating_add(bytes);
+            done += bytes;
             let urgent = done <= tunables::ZIL_SLOG_BULK.get();
             let priority = if urgent { Priority::SyncWrite } else { Priority::AsyncWrite };
             let mut all = tops.take();
@@ -503,7 +503,7 @@ impl Log {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
-        if self.frozen.leaves_out(shared.tx_state.synced_txg().saturating_add(1)) {
+        if self.frozen.leaves_out(shared.tx_state.synced_txg() + 1) {
             if let Some(why) = shared.tx_state.held() {
                 return Err(WriteError::Suspended(why));
             }

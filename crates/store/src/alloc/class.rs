@@ -133,9 +133,9 @@ impl ClassGroups {
         if rotor.group != i {
             *rotor = Rotor { group: i, bytes: 0 };
         }
-        rotor.bytes = rotor.bytes.saturating_add(size);
+        rotor.bytes += size;
         // Go on as long as the next block would mostly fit.
-        if rotor.bytes.saturating_add(size / 2) >= group.aliquot.load(Ordering::Relaxed) {
+        if rotor.bytes + size / 2 >= group.aliquot.load(Ordering::Relaxed) {
             *rotor = Rotor { group: (i + 1) % self.groups.len().max(1), bytes: 0 };
         }
     }

@@ -280,7 +280,7 @@ fn first_batch(requests: &[WriteRequest]) -> (&[WriteRequest], &[WriteRequest]) 
     let mut bytes = 0usize;
     let fits = |request: &&WriteRequest| {
         let before = bytes;
-        bytes = bytes.saturating_add(request.data.len());
+        bytes += request.data.len();
         before == 0 || bytes <= BATCH
     };
     requests.split_at(requests.iter().take_while(fits).count())

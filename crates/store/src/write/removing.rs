@@ -88,7 +88,7 @@ impl Writer {
             };
             let end = dva.offset.saturating_add(size);
             let here = copied.end.min(end).max(dva.offset);
-            state.spared = state.spared.saturating_add(end.saturating_sub(here));
+            state.spared = state.spared.saturating_add(end - here);
             (copied, here)
         };
         self.free_mapped((txg, birth), &copied.0, (dva.offset, copied.1))

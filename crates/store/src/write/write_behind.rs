@@ -251,7 +251,7 @@ impl WriteBehind {
         let bytes: usize = blocks.iter().map(Collected::bytes).sum();
         let mut state = self.state.lock();
         let is_busy = |state: &State| state.flying > 0 || state.running;
-        while is_busy(&state) && state.collected.bytes.saturating_add(bytes) > BATCH {
+        while is_busy(&state) && state.collected.bytes + bytes > BATCH {
             self.changed.wait(&mut state);
         }
         if state.is_idle() {

@@ -249,7 +249,7 @@ impl FileSystem {
                 Ok(other) => {
                     clones &= !matches!(other, Outcome::Never);
                     let n = self.copy_some(&file, from.1, to, left);
-                    n.inspect(|n| copied = copied.saturating_add(*n))
+                    n.inspect(|n| copied += *n)
                 }
                 Err(e) => Err(e),
             };
@@ -326,8 +326,8 @@ impl FileSystem {
     ) -> Result<Outcome> {
         let look = || source.seen(from, offset, len);
         // Blocks are not smaller than this.
-        let blocks = (len / SECTOR).min(MAX_BLOCKS).saturating_add(1);
-        let write = DNODE.saturating_add(blocks.saturating_mul(ENTRY));
+        let blocks = (len / SECTOR).min(MAX_BLOCKS) + 1;
+        let write = DNODE + blocks * ENTRY;
         let cost = Cost { write, objects: 0, frees: false };
         if self.settings().read_only {
             return Err(Error::ReadOnly);
@@ -337,7 +337,7 @@ impl FileSystem {
             if !checked.is_for(seen) {
                 return Ok(Outcome::Dirty);
             }
-            let most = seen.block_size.saturating_mul(MAX_BLOCKS);
+            let most = seen.block_size * MAX_BLOCKS;
             clone_seen(cx, seen, ino, (offset, to, len.min(most)))
         })?;
         if let Outcome::Cloned(n) = done {

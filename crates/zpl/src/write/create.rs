@@ -174,7 +174,7 @@ impl FileSystem {
             NodeKind::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        let cost = Cost { write: CREATE.saturating_add(long), ..self.new_node() };
+        let cost = Cost { write: CREATE + long, ..self.new_node() };
         self.change(cost, |cx| {
             check_new_name(cx, name)?;
             let parent = names::writable_dir(cx, dir)?;

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::{Chunk, indirect_shift};
 use cenote_format::zil::Body;
-use cenote_format::{SECTOR, invariant};
+use cenote_format::{SECTOR, invariant, less};
 
 /// Most bytes that are written in one transaction: the largest block.
 const CHUNK: usize = 16 << 20;
@@ -189,7 +189,7 @@ fn write_chunk(
     }
     check_quota(cx, &node)?;
     make_room(cx, ino, size, at, len)?;
-    let end = at.saturating_add(len as u64);
+    let end = at + len as u64;
     invariant!(end <= MAX_SIZE, "object {ino}: {len} bytes are written at {at}");
     if end > size {
         node.set(cx, ZplAttr::Size, &[end])?;
@@ -372,10 +372,11 @@ impl FileSystem {
         let Ok((size, _)) = self.source.live().map_or(Ok((0, 0)), |live| live.shape(ino)) else {
             return Ok(written);
         };
-        let end = offset.saturating_add(written as u64);
-        if size > 0 && offset.next_multiple_of(size) < end {
+        let end = offset + written as u64;
+        // What was written is within a file; where nothing was, any offset may have been given.
+        if written > 0 && size > 0 && offset.next_multiple_of(size) < end {
             let blocks = offset.div_ceil(size)..end / size;
-            let bytes = blocks.end.saturating_sub(blocks.start).saturating_mul(size);
+            let bytes = (blocks.end - blocks.start) * size;
             if bytes > 0 {
                 self.objset().store().wrote_directly((self.source.id(), ino), blocks, bytes);
             }
@@ -420,7 +421,7 @@ impl FileSystem {
                 zero(cx, ino, chunk.start, chunk.end - chunk.start, true)
             })?;
         }
-        let left = left.saturating_sub(offset);
+        let left = less!(left, offset, "object {ino}: bytes that are left of a range to be freed");
         let cost = Cost { write: 64 << 10, objects: 0, frees };
         self.change(cost, |cx| {
             cx.os.note_freed(freed);

@@ -162,7 +162,7 @@ fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeM
 
 /// What a record says of a node that was just made.
 pub(super) fn logged(cx: &mut Cx<'_>, made: &NodeMut) -> Result<zil::NewObject> {
-    let slots = u64::from(cx.os.dnode(made.ino)?.extra_slots).saturating_add(1);
+    let slots = cx.os.dnode(made.ino)?.slots();
     Ok(zil::NewObject {
         object: made.ino,
         slots,

@@ -19,12 +19,12 @@ use crate::bits::{S_IFDIR, S_IFMT};
 use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::{Error, Result};
 use cenote_dmu::outside::Time;
-use cenote_format::ByteOrder;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
 use cenote_format::invariant::broken;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue};
+use cenote_format::{ByteOrder, less};
 
 /// `zp_flags`, set by every change of contents: `ZFS_ARCHIVE | ZFS_AV_MODIFIED`.
 pub(super) const MODIFIED: u64 = ARCHIVE | 0x0000_0400_0000_0000;
@@ -128,7 +128,7 @@ impl NodeMut {
             self.fields = values;
             return Ok(());
         }
-        let moved = |v: SaValue| SaValue { at: base.saturating_add(v.at), ..v };
+        let moved = |v: SaValue| SaValue { at: base + v.at, ..v };
         self.fields.extend(values.into_iter().map(moved));
         Ok(())
     }
@@ -140,7 +140,7 @@ impl NodeMut {
 
     fn bytes_of(&self, field: &SaValue) -> &[u8] {
         let (SaValue { at, len, .. }, all) = (field, self.data.len());
-        match self.data.get(*at..at.saturating_add(*len)) {
+        match self.data.get(*at..*at + *len) {
             Some(bytes) => bytes,
             None => broken(format_args!(
                 "object {}: a value of {len} bytes at {at} of {all} bytes of attributes",
@@ -400,7 +400,6 @@ fn too_large(ino: u64, e: &impl std::fmt::Display) -> Error {
 
 /// Bytes of bonus buffer that a dnode has room for, if it has no spill pointer.
 fn room(dnode: &DnodePhys) -> usize {
-    let slots = usize::from(dnode.extra_slots).saturating_add(1);
-    let taken = DNODE_CORE.saturating_add(dnode.pointers.len().saturating_mul(BLKPTR_SIZE));
-    slots.saturating_mul(DNODE_SLOT).saturating_sub(taken)
+    let taken = DNODE_CORE + dnode.pointers.len() * BLKPTR_SIZE;
+    less!(dnode.slots() as usize * DNODE_SLOT, taken, "bytes of a dnode, behind its pointers")
 }

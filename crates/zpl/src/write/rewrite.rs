@@ -60,7 +60,7 @@ impl FileSystem {
             let object = live.object(ino)?;
             let Some(data) = object.seek(at, Seek::Data)?.filter(|data| *data < end) else { break };
             let block = object.dnode().block_size.max(1);
-            let chunk = (CHUNK / block).max(1).saturating_mul(block);
+            let chunk = (CHUNK / block).max(1) * block;
             let next = (data - data % block).saturating_add(chunk);
             let found = live.gather(ino, data, next.min(end) - data, &spare)?;
             if found.bytes() > 0 {

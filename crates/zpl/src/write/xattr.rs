@@ -435,7 +435,7 @@ impl FileSystem {
                 false => self.set_nfs4_xattr(ino, Some(value)),
             };
         }
-        let write = CREATE.saturating_add(2 * value.len() as u64);
+        let write = CREATE + 2 * value.len() as u64;
         let cost = Cost { write, objects: 2, frees: false };
         self.change(cost, |cx| change(cx, ino, name, Some(value), how))
     }

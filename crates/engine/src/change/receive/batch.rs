@@ -93,7 +93,7 @@ impl Batch {
         if let Op::Object { record, .. } = &op {
             self.put.insert(record.object);
         }
-        self.bytes = self.bytes.saturating_add(op.bytes());
+        self.bytes += op.bytes();
         self.write = self.write.saturating_add(write);
         self.objects = self.objects.saturating_add(objects);
         self.ops.push(op);

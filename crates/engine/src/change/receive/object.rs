@@ -26,7 +26,7 @@ const POINTER: usize = cenote_format::blkptr::BLKPTR_SIZE;
 /// Pointers that the dnode of a new object has (`deduce_nblkptr`).
 fn pointers(record: &ObjectRecord) -> usize {
     let slots = usize::from(record.slots.max(1));
-    let room = (slots * DNODE_SLOT).saturating_sub(DNODE_CORE + POINTER);
+    let room = slots * DNODE_SLOT - (DNODE_CORE + POINTER);
     match record.bonus_kind {
         DmuType::SA => 1,
         _ => (1 + room.saturating_sub(record.bonus_len as usize) / POINTER).min(3),

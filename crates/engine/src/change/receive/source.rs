@@ -147,7 +147,7 @@ impl<'a> Source<'a> {
     fn head(&mut self) -> Result<[u8; RECORD_SIZE]> {
         let mut head = [0; RECORD_SIZE];
         self.input.read_exact(&mut head).map_err(failed)?;
-        self.bytes = self.bytes.saturating_add(RECORD_SIZE as u64);
+        self.bytes += RECORD_SIZE as u64;
         Ok(head)
     }
 
@@ -159,7 +159,7 @@ impl<'a> Source<'a> {
         if bytes.len() as u64 != len {
             return Err(ReceiveError::Truncated);
         }
-        self.bytes = self.bytes.saturating_add(len);
+        self.bytes += len;
         if let Some(decoder) = &mut self.decoder {
             decoder.payload(&bytes);
         }

@@ -49,8 +49,7 @@ pub(super) fn cost_with(cost: Cost, acl: Option<&Acl<'_>>, domains: &[&[u8]]) ->
     // Stored entries are not twice as long as those in records; a spill block is rounded up.
     let list = acl.map_or(0, |acl| 2 * acl.aces.len() as u64);
     let (table, objects) = if domains.is_empty() { (0, 0) } else { (fuid::TABLE, 1) };
-    let write = cost.write.saturating_add(list).saturating_add(table);
-    Cost { write, objects: cost.objects.saturating_add(objects), ..cost }
+    Cost { write: cost.write + list + table, objects: cost.objects + objects, ..cost }
 }
 
 impl FileSystem {

@@ -76,9 +76,9 @@ impl<'a> Feed<'a> {
             Err(e) => broken(format_args!("record {} of a log is not whole: {e}", raw.seq)),
         };
         self.records.push(Owned { bytes, order: raw.data.order() });
-        self.bytes = self.bytes.saturating_add(raw.len);
+        self.bytes += raw.len;
         let most = if self.primed { PRIME_MEMORY.get() / BATCHES } else { UNPRIMED };
-        self.bytes.saturating_add(self.batch.bytes()) < most || self.hand_over()
+        self.bytes + self.batch.bytes() < most || self.hand_over()
     }
 
     /// Reads what the records touch, and hands them over.

@@ -99,7 +99,7 @@ impl FileSystem {
         let acl = create.acl.as_ref().filter(|acl| !acl.aces.is_empty());
         let names = create.acl.as_ref().map_or(&create.domains, |acl| &acl.domains);
         let domains = Domains { names, table_at };
-        let write = CREATE.saturating_add(create.target.len() as u64);
+        let write = CREATE + create.target.len() as u64;
         let cost = cost_with(Cost { write, objects: 1, frees: false }, acl, names);
         self.replay_change(seq, cost, |cx| {
             cx.now = time(&create.new);

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::is_clonable;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::zil;
+use cenote_format::{less, zil};
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
@@ -84,8 +84,8 @@ impl FileSystem {
         if !whole || !blocks.iter().all(suits) {
             return Err(invalid());
         }
-        let entries = (blocks.len() as u64).saturating_mul(ENTRY);
-        let cost = Cost { write: ATTRIBUTES.write.saturating_add(entries), ..ATTRIBUTES };
+        let write = ATTRIBUTES.write + blocks.len() as u64 * ENTRY;
+        let cost = Cost { write, ..ATTRIBUTES };
         self.replay_change(seq, cost, |cx| {
             let node = NodeMut::load(cx, ino)?;
             let size = node.required(cx, ZplAttr::Size)?;
@@ -163,7 +163,9 @@ impl FileSystem {
                 node.modified(cx)?;
                 return node.store(cx);
             }
-            zero(cx, ino, offset, left.saturating_sub(offset), true)
+            let left =
+                less!(left, offset, "object {ino}: bytes that are left of a range to be freed");
+            zero(cx, ino, offset, left, true)
         })
     }
 
@@ -218,7 +220,7 @@ impl FileSystem {
         name: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        let write = ATTRIBUTES.write.saturating_add(2 * value.len() as u64);
+        let write = ATTRIBUTES.write + 2 * value.len() as u64;
         self.replay_change(seq, Cost { write, ..ATTRIBUTES }, |cx| {
             let mut node = NodeMut::load(cx, ino)?;
             let value = Some(value).filter(|v| !v.is_empty());

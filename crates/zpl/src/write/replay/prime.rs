@@ -109,7 +109,7 @@ impl Batch {
             Touch::Block(object, _) => self.sizes.get(object).copied().unwrap_or(GUESS),
             Touch::Logged(bp) => bp.lsize(),
         };
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes += bytes;
         if leads { self.leaders.push(touch) } else { self.followers.push(touch) }
     }
 
