@@ -491,15 +491,18 @@ impl super::Sleeper for Bell {
 }
 
 #[test]
-fn a_budget_that_changes_wakes_what_sleeps() {
+fn a_budget_that_is_too_small_wakes_what_sleeps() {
     let arc = ArcCache::new(16 << 20);
     let bell = Arc::new(Bell(Default::default()));
     let sleeper: Arc<dyn super::Sleeper> = bell.clone();
     let rung = || bell.0.load(std::sync::atomic::Ordering::SeqCst);
     assert!(arc.sleeps(&sleeper, arc.puts()));
-    arc.resize(1 << 20);
-    assert_eq!(rung(), 1, "a smaller budget");
+    arc.l2_takes(0, 1 << 20);
+    arc.resize(8 << 20);
+    assert_eq!(rung(), 0, "of that budget it is no more than its share");
     arc.resize(2 << 20);
+    assert_eq!(rung(), 1, "too much is known of cache devices for the budget");
+    arc.resize(1 << 20);
     assert_eq!(rung(), 1, "nothing sleeps");
     assert!(arc.sleeps(&sleeper, arc.puts()));
     arc.insert(name(1), data(1, 100), false, Access::Demand);
