@@ -55,7 +55,7 @@ pub struct Turned {
 
 /// Turns the pool on the files.
 pub fn to_big_endian(pool: &TestPool) -> Turned {
-    let files: Vec<_> = pool.files.iter().map(|f| Device::open(f)).collect();
+    let files: Vec<_> = pool.files.iter().filter_map(|f| Device::open(f)).collect();
     let mut turner = Turner::new(files);
     turner.run();
     turner.turned
@@ -71,17 +71,18 @@ struct Device {
 }
 
 impl Device {
-    fn open(path: &Path) -> Device {
+    /// `None`: it is of no pool.
+    fn open(path: &Path) -> Option<Device> {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let size = file.metadata().unwrap().len();
         let mut config = vec![0; CONFIG_SIZE];
         file.read_exact_at(&mut config, CONFIG_OFFSET).unwrap();
-        let config = decode_config(&config, CONFIG_OFFSET).unwrap().expect("a label");
+        let config = decode_config(&config, CONFIG_OFFSET).unwrap()?;
         let top = config.list("vdev_tree").unwrap();
         let kind = top.str("type").unwrap();
         assert!(["file", "disk", "mirror"].contains(&kind), "a vdev of type {kind}");
         let word = |name| u32::try_from(top.u64(name).unwrap()).unwrap();
-        Device { file, size, top: word("id"), ashift: word("ashift") }
+        Some(Device { file, size, top: word("id"), ashift: word("ashift") })
     }
 
     fn labels(&self) -> impl Iterator<Item = u64> {
