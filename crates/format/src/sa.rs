@@ -162,9 +162,8 @@ impl Layout {
                 _ => {}
             }
         }
-        let head = header.size.clamp(LENGTHS_AT, data.len().max(LENGTHS_AT));
-        if let Some((magic, numbers)) = data.get_mut(..head).and_then(|h| h.split_at_mut_checked(4))
-        {
+        let numbers = data.get_mut(..LENGTHS_AT.saturating_add(self.lengths));
+        if let Some((magic, numbers)) = numbers.and_then(|head| head.split_at_mut_checked(4)) {
             swap(magic, 4);
             swap(numbers, 2);
         }

@@ -156,9 +156,14 @@ pub(crate) fn sa(data: &[u8]) {
     let Ok(header) = sa_format::SaHeader::decode(buffer) else { return };
     let layout = sa_format::Layout::new(attrs);
     let Ok(values) = layout.locate(buffer, &header) else { return };
-    for value in values {
+    for value in &values {
         assert!(buffer.get(value.at..value.at + value.len).is_some(), "value outside its buffer");
     }
+    let mut turned = buffer.to_vec();
+    layout.turn(&mut turned, &header).unwrap();
+    let now = sa_format::SaHeader::decode(&turned).unwrap();
+    assert!(now.layout == header.layout && now.order != header.order);
+    assert_eq!(layout.locate(&turned, &now), Ok(values), "another shape after it was turned");
 }
 
 /// `order, shift, entries…`

@@ -1,15 +1,15 @@
 //! Reads what is not turned yet: object sets, objects, ZAPs.
 
 use super::pointers::key;
-use super::{Turner, place};
+use super::{Turner, place, swap};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{Checksum, compute};
 use cenote_format::compress::{Compression, decompress};
-use cenote_format::dmu::{DNODE_SLOT, DnodePhys, ObjsetPhys};
+use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::encode::blkptr::gang_pointers;
 use cenote_format::zap::{BLOCK_LEAF, BLOCK_MICRO, fat::FatHeader, leaf::Leaf, micro::Micro};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, turn};
 
 /// Bytes of a gang header.
 pub(super) const GANG_HEADER: usize = 512;
@@ -50,9 +50,8 @@ impl Turner {
         kind == Checksum::Off || sum == bp.checksum()
     }
 
-    /// What is in a block, or in its pointer.
+    /// What is in a block, or in its pointer, little-endian: the pool may have been turned before, and used since.
     pub(super) fn logical(&self, bp: &BlockPointer) -> Vec<u8> {
-        assert_eq!(bp.byte_order(), ByteOrder::Little, "turned before: {bp:?}");
         if let Some(before) = key(bp).and_then(|key| self.before.get(&key)) {
             return before.clone();
         }
@@ -61,7 +60,13 @@ impl Turner {
             false => self.physical(bp),
         };
         // The salt is not known before the object directory is read.
-        unpack(bp, &packed)
+        let mut data = unpack(bp, &packed);
+        match bp.byte_order() {
+            ByteOrder::Little => {}
+            ByteOrder::Big if bp.level() > 0 => swap(&mut data, 8),
+            ByteOrder::Big => turn::from_big_endian(DmuType(bp.object_type()), &mut data),
+        }
+        data
     }
 
     pub(super) fn object_set(&self, bp: &BlockPointer) -> ObjsetPhys {
