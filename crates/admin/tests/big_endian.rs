@@ -207,7 +207,7 @@ fn change(pool: &Pool, name: &str, round: u32) {
         match n % 5 {
             0 => drop(files.set_attributes(path, &mode).unwrap()),
             1 => files.open(path).unwrap().write_at(attr.size / 2, b"changed").unwrap(),
-            2 => files.set_xattr(path, "user.ours", &vec![7; 200]).unwrap(),
+            2 => files.set_xattr(path, "user.ours", [7; 200]).unwrap(),
             3 if attr.nlink == 1 && xattrs.is_empty() => files.remove_file(path).unwrap(),
             _ => files.rename(path, format!("{dir}/moved-{n}")).unwrap(),
         }
@@ -352,7 +352,7 @@ fn what_was_big_endian_is_sent() {
             let how = if as_stored { how.as_stored() } else { how };
             how.send(&mut stream).unwrap();
             let into = format!("tank/copy{n}{as_stored}");
-            let received = to.receive(&into, &mut stream.as_slice()).unwrap();
+            let received = to.receive(&into, stream.as_slice()).unwrap();
             sent += 1;
             if dataset.filesystem().is_ok() {
                 let copy = tree(&to, &received.snapshots[0]);
@@ -379,7 +379,7 @@ fn streams_of_big_endian_machines_are_received() {
         let big = big_endian_stream(&stream);
         let [ours, theirs] = [("big", big), ("little", stream)].map(|(order, stream)| {
             let into = format!("tank/{name}-{order}");
-            let done = to.receive(&into, &mut stream.as_slice());
+            let done = to.receive(&into, stream.as_slice());
             done.unwrap_or_else(|e| panic!("{into}: {e}")).snapshots.remove(0)
         });
         if to.dataset(&ours).unwrap().filesystem().is_ok() {
@@ -411,8 +411,7 @@ fn openzfs_receives_turned_streams() {
         made.snapshot("one").unwrap().send(&mut stream).unwrap();
         fs::write(&file, big_endian_stream(&stream)).unwrap();
         script += &format!("receive tank/theirs-{xattr}@one {}\n", file.display());
-        pool.receive(&format!("tank/ours-{xattr}"), &mut big_endian_stream(&stream).as_slice())
-            .unwrap();
+        pool.receive(&format!("tank/ours-{xattr}"), big_endian_stream(&stream).as_slice()).unwrap();
     }
     export(pool);
     openzfs(dir.path(), "tank", &format!("{script}export\n"));
@@ -433,7 +432,7 @@ fn raw_streams_of_big_endian_machines_are_refused() {
     let raw = raw_stream();
     let list = u32::from_le_bytes(*raw[4..].first_chunk().unwrap());
     let big = big_endian_stream(&raw[..RECORD_SIZE + list as usize]);
-    let refused = pool.receive("tank/raw", &mut big.as_slice()).unwrap_err().to_string();
+    let refused = pool.receive("tank/raw", big.as_slice()).unwrap_err().to_string();
     assert!(refused.contains("a raw stream of a big-endian system"), "{refused}");
     assert!(pool.dataset("tank/raw").is_err());
 }

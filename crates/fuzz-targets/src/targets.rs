@@ -160,10 +160,10 @@ pub(crate) fn sa(data: &[u8]) {
         assert!(buffer.get(value.at..value.at + value.len).is_some(), "value outside its buffer");
     }
     let mut turned = buffer.to_vec();
-    layout.turn(&mut turned, &header).unwrap();
-    let now = sa_format::SaHeader::decode(&turned).unwrap();
-    assert!(now.layout == header.layout && now.order != header.order);
-    assert_eq!(layout.locate(&turned, &now), Ok(values), "another shape after it was turned");
+    assert_eq!(layout.turn(&mut turned, &header), Ok(()), "values that were found");
+    let now = sa_format::SaHeader::decode(&turned)
+        .and_then(|now| Ok((now.layout, now.order != header.order, layout.locate(&turned, &now)?)));
+    assert_eq!(now, Ok((header.layout, true, values)), "another shape after it was turned");
 }
 
 /// `order, shift, entries…`
