@@ -2,13 +2,11 @@
 //!
 //! Invariant: it does not change while it is shared.
 
-use cenote_format::ByteOrder;
 use cenote_format::dmu::DnodePhys;
 
-/// A decoded dnode with its number and the byte order that its bonus buffer is in.
+/// A decoded dnode with its number. Its bonus buffer is little-endian.
 #[derive(Debug, Clone)]
 pub(crate) struct Dnode {
     pub(crate) number: u64,
     pub(crate) phys: DnodePhys,
-    pub(crate) order: ByteOrder,
 }

@@ -6,7 +6,7 @@
 
 use crate::dnode::Dnode;
 use crate::overlay::{Overlay, Pending, pending_pointer};
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, turned};
 use crate::{Error, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
@@ -98,14 +98,9 @@ impl Object {
         &self.dnode.phys
     }
 
-    /// Byte order in which the dnode (and so its bonus) was written.
-    pub fn order(&self) -> ByteOrder {
-        self.dnode.order
-    }
-
     /// The bonus buffer (`dmu_bonus_hold`).
     pub fn bonus(&self) -> Bytes<'_> {
-        Bytes::new(&self.dnode.phys.bonus, self.dnode.order, "bonus buffer")
+        Bytes::new(&self.dnode.phys.bonus, ByteOrder::Little, "bonus buffer")
     }
 
     /// The spill block, if there is one (`dmu_spill_hold_existing`).
@@ -122,7 +117,8 @@ impl Object {
         let (objset, object) = (self.objset.id(), self.dnode.number);
         let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
         let read = || self.objset.store().read(&bp, at);
-        Ok(Some(Store::as_of(self.objset.as_of(), read)?))
+        let block = Store::as_of(self.objset.as_of(), read)?;
+        Ok(Some(turned(&bp, block)))
     }
 
     /// The block pointer of block `blkid` of level `level`; a hole where an ancestor is a hole, past

@@ -17,11 +17,11 @@ use crate::seek::Seek;
 use crate::tree::Tree;
 use crate::zap::MicroZap;
 use crate::{Error, Result};
+use cenote_format::Bytes;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
-use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, Bookmark, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,6 @@ pub struct ObjectSet {
     store: Arc<Store>,
     id: u64,
     root: BlockPointer,
-    order: ByteOrder,
     phys: ObjsetPhys,
     /// Its pointers are of this group; `None`: of all groups to come, or what reads them sees to that.
     as_of: Option<u64>,
@@ -80,18 +79,17 @@ impl ObjectSet {
         bp: BlockPointer,
         as_of: Option<u64>,
     ) -> Result<Arc<ObjectSet>> {
-        let (phys, order) = if bp.is_hole() {
-            (never_written(), ByteOrder::Little)
+        let phys = if bp.is_hole() {
+            never_written()
         } else {
             let at = Bookmark { objset: id, object: META_DNODE, level: -1, blkid: 0 };
             let block = Store::as_of(as_of, || store.read(&bp, at))?;
             let bytes = block.data.bytes();
-            let phys = ObjsetPhys::decode(&Bytes::new(&bytes, block.order, "object set"))
-                .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?;
-            (phys, block.order)
+            ObjsetPhys::decode(&Bytes::new(&bytes, block.order, "object set"))
+                .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?
         };
         let cache = ObjectCache::new(&store);
-        let this = ObjectSet { store, id, root: bp, order, phys, as_of, cache };
+        let this = ObjectSet { store, id, root: bp, phys, as_of, cache };
         this.meta().check()?;
         Ok(Arc::new(this))
     }
@@ -124,9 +122,9 @@ impl ObjectSet {
     /// The object set as a sync has left it, at `root`, which was just written: nothing is read.
     pub(crate) fn synced(&self, root: BlockPointer, phys: ObjsetPhys) -> Arc<ObjectSet> {
         let cache = ObjectCache::new(&self.store);
-        let (store, id, order) = (self.store.clone(), self.id, ByteOrder::Little);
+        let (store, id) = (self.store.clone(), self.id);
         let as_of = group_of(id, &root);
-        Arc::new(ObjectSet { store, id, root, order, phys, as_of, cache })
+        Arc::new(ObjectSet { store, id, root, phys, as_of, cache })
     }
 
     /// `synced`, which came out of syncs of this object set, with this one's cache. The syncs wrote
@@ -140,9 +138,9 @@ impl ObjectSet {
         let kept = |n: u64, dnode| Some(dnode).filter(|_| n < PROJECT_USED).flatten();
         let cache =
             self.cache.next(&self.store, written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
-        let ObjectSet { store, id, root, order, phys, as_of, .. } = synced;
+        let ObjectSet { store, id, root, phys, as_of, .. } = synced;
         let (store, phys, as_of) = (store.clone(), phys.clone(), *as_of);
-        Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, as_of, cache })
+        Arc::new(ObjectSet { store, id: *id, root: *root, phys, as_of, cache })
     }
 
     pub(crate) fn micro_zap(&self, number: u64) -> Option<Arc<MicroZap>> {
@@ -199,7 +197,7 @@ impl ObjectSet {
         let phys = DnodePhys::decode(&bytes, slot as usize * DNODE_SLOT);
         let phys =
             phys.map_err(|e| Error::Decode { objset: self.id, object: number, source: e })?;
-        let dnode = Arc::new(Dnode { number, phys: phys.ok_or(absent)?, order: block.order });
+        let dnode = Arc::new(Dnode { number, phys: phys.ok_or(absent)? });
         let object = Object::new(self.clone(), dnode.clone());
         object.tree().check()?;
         self.cache.keep_dnode(number, &dnode);
@@ -217,7 +215,7 @@ impl ObjectSet {
             _ => None,
         };
         let phys = phys.ok_or(Error::NoObject { objset: self.id, object: number })?;
-        let dnode = Dnode { number, phys, order: self.order };
+        let dnode = Dnode { number, phys };
         let object = Object::new(self.clone(), Arc::new(dnode));
         object.tree().check()?;
         Ok(object)

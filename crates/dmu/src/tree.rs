@@ -6,12 +6,14 @@
 //! *l* + 1. A hole stands for a subtree of holes.
 //!
 //! Invariants: a pointer that is followed has the level and the size that its place demands, and one
-//! that leads to pointers leads to a stored block; block numbers past `max_block` are holes.
+//! that leads to pointers leads to a stored block; block numbers past `max_block` are holes. What is read at level 0 is
+//! little-endian, whatever machine wrote it.
 
 use crate::{Error, Result};
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::dmu::DnodePhys;
-use cenote_format::{Bytes, DecodeError};
+use cenote_format::dmu::{DmuType, DnodePhys};
+use cenote_format::{ByteOrder, Bytes, DecodeError, turn};
 use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -122,21 +124,26 @@ impl<'a> Tree<'a> {
         )))
     }
 
-    /// Reads the block behind a pointer that is not a hole.
+    /// Reads the block behind a pointer that is not a hole. One of level 0 is little-endian.
     pub(crate) fn read_node(&self, node: &Node) -> Result<Block> {
         self.check_node(node)?;
         let at = self.bookmark(node.level, node.blkid);
-        Ok(Store::as_of(self.as_of, || self.store.read(&node.bp, at))?)
+        let block = Store::as_of(self.as_of, || self.store.read(&node.bp, at))?;
+        Ok(turned(&node.bp, block))
     }
 
-    /// Reads blocks of the tree, as one batch.
+    /// Reads blocks of the tree, as one batch. Those of level 0 are little-endian.
     pub(crate) fn read_many<'n>(
         &self,
         nodes: impl IntoIterator<Item = &'n Node>,
     ) -> Vec<std::result::Result<Block, BlockError>> {
         let wanted = nodes.into_iter().map(|n| (n.bp, self.bookmark(n.level, n.blkid)));
         let wanted: Vec<_> = wanted.collect();
-        Store::as_of(self.as_of, || self.store.read_many(&wanted))
+        let read = Store::as_of(self.as_of, || self.store.read_many(&wanted));
+        let turn = |(block, (bp, _)): (std::result::Result<_, _>, &(BlockPointer, _))| {
+            block.map(|block| turned(bp, block))
+        };
+        read.into_iter().zip(&wanted).map(turn).collect()
     }
 
     /// Pointer `index` of an indirect block. Decodes that pointer only.
@@ -268,4 +275,18 @@ impl<'a> Tree<'a> {
             self.read_node(&Node { level: 0, blkid, bp }).map(Some)
         }
     }
+}
+
+/// A block of level 0 as this machine would have written it (`arc_byteswap_func`); others are as they were.
+pub(crate) fn turned(bp: &BlockPointer, block: Block) -> Block {
+    if block.order == ByteOrder::Little || bp.level() > 0 {
+        return block;
+    }
+    let (kind, order) = (DmuType(bp.object_type()), ByteOrder::Little);
+    if turn::has_no_order(kind) {
+        return Block { order, ..block };
+    }
+    let mut data = block.data.to_vec();
+    turn::from_big_endian(kind, &mut data);
+    Block { data: Abd::from_vec(data), order }
 }

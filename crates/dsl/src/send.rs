@@ -36,7 +36,7 @@ use crate::crypt::keydata;
 use crate::traverse::Mark;
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::{Error, ObjectSet};
-use cenote_format::dmu::{DmuType, ObjsetType};
+use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::DS_FLAG_CI_DATASET;
 use cenote_format::encode::EncodeError;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -436,9 +436,4 @@ fn mark(objset: &Arc<ObjectSet>, is_raw: bool, at: Resume) -> Result<Mark> {
 /// Dnode slots that the meta dnode has room for: numbers of objects are below.
 fn max_objects(objset: &ObjectSet) -> u64 {
     objset.max_object()
-}
-
-/// Whether bytes of this type are the same in either byte order.
-fn has_no_order(kind: DmuType) -> bool {
-    matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL)
 }

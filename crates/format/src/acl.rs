@@ -160,6 +160,11 @@ impl Ace {
     }
 }
 
+/// Bytes of the entry of a stored list at `at`.
+pub(crate) fn stored_size(b: &Bytes<'_>, at: usize) -> Result<usize> {
+    stored(b, at).map(|(_, size)| size)
+}
+
 /// The entry of a stored list at `at`, and its length.
 fn stored(b: &Bytes<'_>, at: usize) -> Result<(Ace, usize)> {
     let (kind, flags, mask) = (b.u16(at)?, b.u16(at + 2)?, b.u32(at + 4)?);

@@ -46,6 +46,7 @@ pub mod redaction;
 pub mod sa;
 pub mod spacemap;
 pub mod stream;
+pub mod turn;
 pub mod zap;
 pub mod zil;
 

@@ -26,6 +26,7 @@
 //! Invariant: everything returned lies within the buffer that was given.
 
 use crate::dmu::DmuType;
+use crate::turn::{self, swap};
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 
 /// `SA_MAGIC`.
@@ -140,6 +141,33 @@ impl Layout {
             b.slice(last.at, last.len)?;
         }
         Ok(values)
+    }
+}
+
+impl Layout {
+    /// Turns a buffer of this layout that a machine of the other byte order wrote (`sa_byteswap`); `header` is its header
+    /// as it was.
+    ///
+    /// # Errors
+    /// A value does not lie in the buffer.
+    pub fn turn(&self, data: &mut [u8], header: &SaHeader) -> Result<()> {
+        for SaValue { def, at, len } in self.locate(data, header)? {
+            let Some(value) = data.get_mut(at..at.saturating_add(len)) else { continue };
+            match def.swap {
+                0 => swap(value, 8),
+                1 => swap(value, 4),
+                2 => swap(value, 2),
+                4 => turn::turn_list(value),
+                // Bytes have no order, and of other functions nothing is known (`SA_UINT8_ARRAY`).
+                _ => {}
+            }
+        }
+        let numbers = data.get_mut(..LENGTHS_AT.saturating_add(self.lengths));
+        if let Some((magic, numbers)) = numbers.and_then(|head| head.split_at_mut_checked(4)) {
+            swap(magic, 4);
+            swap(numbers, 2);
+        }
+        Ok(())
     }
 }
 

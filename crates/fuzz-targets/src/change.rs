@@ -1,13 +1,14 @@
-//! The target that changes ZAP blocks in place. `16 operations, a block…`
+//! The target that changes ZAP blocks in place, and turns blocks of any type. `16 operations, a block…`
 
 use std::hint::black_box;
 
+use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::zap::leaf::LeafMut;
 use cenote_format::encode::zap::micro::MicroIndex;
 use cenote_format::encode::zap::{Key, Value, fat, to_little_endian};
 use cenote_format::zap::fat::FatHeader;
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, turn};
 
 /// A micro ZAP or a leaf that was whole is whole after every operation; one that was not gives
 /// errors.
@@ -17,6 +18,7 @@ pub(crate) fn zap_change(data: &[u8]) {
     leaf(ops, block.to_vec());
     header(ops, block.to_vec());
     black_box(to_little_endian(&mut block.to_vec(), ByteOrder::Big)).ok();
+    turn::from_big_endian(DmuType(ops[0]), black_box(&mut block.to_vec()));
 }
 
 fn micro(ops: &[u8; 16], mut block: Vec<u8>) {

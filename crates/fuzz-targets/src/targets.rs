@@ -156,9 +156,14 @@ pub(crate) fn sa(data: &[u8]) {
     let Ok(header) = sa_format::SaHeader::decode(buffer) else { return };
     let layout = sa_format::Layout::new(attrs);
     let Ok(values) = layout.locate(buffer, &header) else { return };
-    for value in values {
+    for value in &values {
         assert!(buffer.get(value.at..value.at + value.len).is_some(), "value outside its buffer");
     }
+    let mut turned = buffer.to_vec();
+    assert_eq!(layout.turn(&mut turned, &header), Ok(()), "values that were found");
+    let now = sa_format::SaHeader::decode(&turned)
+        .and_then(|now| Ok((now.layout, now.order != header.order, layout.locate(&turned, &now)?)));
+    assert_eq!(now, Ok((header.layout, true, values)), "another shape after it was turned");
 }
 
 /// `order, shift, entries…`

@@ -283,13 +283,16 @@ is_whole(char *phys, uint64_t offset)
 {
 	zio_eck_t *eck = (zio_eck_t *)(phys + PHYS_SIZE) - 1;
 	zio_cksum_t stored = eck->zec_cksum, actual;
+	boolean_t swapped = eck->zec_magic == BSWAP_64(ZEC_MAGIC);
 	abd_t *abd;
 
-	ZIO_SET_CHECKSUM(&eck->zec_cksum, offset, 0, 0, 0);
+	ZIO_SET_CHECKSUM(&eck->zec_cksum, swapped ? BSWAP_64(offset) : offset, 0, 0, 0);
+	if (swapped)
+		byteswap_uint64_array(&stored, sizeof (stored));
 	abd = abd_get_from_buf(phys, PHYS_SIZE);
 	abd_checksum_SHA256(abd, PHYS_SIZE, NULL, &actual);
 	abd_free(abd);
-	return (eck->zec_magic == ZEC_MAGIC && ZIO_CHECKSUM_EQUAL(stored, actual));
+	return ((swapped || eck->zec_magic == ZEC_MAGIC) && ZIO_CHECKSUM_EQUAL(stored, actual));
 }
 
 /* The config in the first label of a file that is whole. */

@@ -10,6 +10,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
+mod bigendian;
 mod deadline;
 mod dumps;
 mod judge;
@@ -19,6 +20,7 @@ mod space_said;
 mod streams;
 mod writer;
 
+pub use bigendian::{Turned, big_endian_stream, to_big_endian};
 pub use deadline::{output, wait};
 pub use dumps::dumps;
 pub use judge::{

@@ -135,7 +135,6 @@ impl Error {
                 WriteError::Quota => EDQUOT,
                 WriteError::Interrupted => EINTR,
                 WriteError::ReadOnly => EROFS,
-                WriteError::ByteOrder(_) => EOPNOTSUPP,
                 _ => EIO,
             },
             Error::Exists(_) => EEXIST,

@@ -77,7 +77,7 @@ impl Znode {
         match &self.body {
             Body::Legacy => {
                 let Some((at, len)) = legacy_position(attr) else { return Ok(None) };
-                let b = Bytes::new(bonus, self.object.order(), "znode");
+                let b = Bytes::new(bonus, ByteOrder::Little, "znode");
                 let bytes = b.slice(at, len).map_err(Error::decode(number))?;
                 Ok(Some((bytes, b.order())))
             }

@@ -55,8 +55,8 @@
 //! - The bytes to be written are the sum over all open objects.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
 //!   which takes precedence over what is quiesced, which does over what is on disk.
-//! - Whatever is written is little-endian. Structures in the other byte order that would have to
-//!   be turned, and cannot be by this floor (dnodes, for their bonus buffers), are refused.
+//! - Whatever is read and written is little-endian: what a machine of the other byte order wrote is turned when it is
+//!   read (`tree::turned`). System attributes say their order themselves, and are turned by the floor that knows them.
 //! - After a sync that failed the object set is of no use; it must be opened anew from the root
 //!   block that is valid.
 
@@ -173,9 +173,6 @@ pub enum WriteError {
     /// There is no entry of that name.
     #[error("object {0}: no such entry")]
     NoEntry(u64),
-    /// The block was written by a machine of the other byte order, and cannot be turned.
-    #[error("object {0}: changing big-endian data is not supported")]
-    ByteOrder(u64),
     /// There is no space for the change.
     #[error("out of space")]
     NoSpace,

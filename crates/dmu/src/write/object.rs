@@ -16,18 +16,17 @@ use super::{
 use crate::dnode::Dnode;
 use crate::object::SPILL_BLKID;
 use crate::overlay::{Overlay, Pending, pending_pointer};
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, turned};
 use crate::{Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{
     DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
 };
-use cenote_format::encode::zap::to_little_endian;
 use cenote_format::invariant::broken;
-use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR, invariant};
+use cenote_format::{MAX_BLOCK, SECTOR, invariant};
 use cenote_store::write::{Packed, Payload};
-use cenote_store::{Block, Bookmark, Store};
+use cenote_store::{Bookmark, Store};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -162,7 +161,7 @@ fn without_blocks() -> Arc<Dnode> {
             rest: Vec::new(),
             spill: None,
         };
-        Arc::new(Dnode { number: 0, phys, order: ByteOrder::Little })
+        Arc::new(Dnode { number: 0, phys })
     });
     DNODE.clone()
 }
@@ -179,7 +178,7 @@ impl OpenObject {
 
     /// A new object.
     pub(super) fn new(number: u64, phys: DnodePhys) -> OpenObject {
-        let dnode = Dnode { number, phys, order: ByteOrder::Little };
+        let dnode = Dnode { number, phys };
         OpenObject::around(Arc::new(dnode), false)
     }
 
@@ -311,20 +310,17 @@ impl OpenObject {
             let mut phys = dnode.phys.clone();
             phys.flags &= !DNODE_FLAG_SPILL;
             phys.flags |= if spill.is_some() { DNODE_FLAG_SPILL } else { 0 };
-            let (number, order) = (dnode.number, dnode.order);
-            dnode = Arc::new(Dnode { number, order, phys: DnodePhys { spill, ..phys } });
+            let number = dnode.number;
+            dnode = Arc::new(Dnode { number, phys: DnodePhys { spill, ..phys } });
         }
         Object::pending(base.clone(), dnode, Arc::new(pending()))
     }
 
-    /// Errors: the dnode is in the other byte order, or could not grow.
+    /// Errors: the dnode could not grow.
     pub(super) fn open(object: &Object) -> Result<OpenObject> {
         if !sound_shift(object.dnode()) {
             let why = format!("indirect block shift {}", object.dnode().indirect_shift);
             return Err(WriteError::Invalid { object: object.number(), why });
-        }
-        if object.order() != ByteOrder::Little {
-            return Err(WriteError::ByteOrder(object.number()));
         }
         Ok(OpenObject::around(object.arc_dnode().clone(), true))
     }
@@ -424,7 +420,7 @@ impl OpenObject {
         let Some(bp) = on_disk.filter(|bp| !bp.is_hole()) else { return Ok(None) };
         let (objset, object) = (place.objset, place.object);
         let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
-        Ok(Some(place.store.read(&bp, at)?.data.to_vec()))
+        Ok(Some(turned(&bp, place.store.read(&bp, at)?).data.to_vec()))
     }
 
     pub(super) fn set_spill(&mut self, place: &Place<'_>, data: Option<Payload>) -> Result<()> {
@@ -455,22 +451,6 @@ impl OpenObject {
         Ok(())
     }
 
-    /// The bytes of a block read from disk, little-endian.
-    pub(super) fn turn(&self, place: &Place<'_>, block: Block) -> Result<Abd> {
-        let kind = self.phys().kind;
-        if block.order == ByteOrder::Little
-            || matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL)
-        {
-            return Ok(block.data);
-        }
-        if !kind.is_zap() {
-            return Err(WriteError::ByteOrder(place.object));
-        }
-        let mut data = block.data.to_vec();
-        to_little_endian(&mut data, ByteOrder::Big)?;
-        Ok(Abd::from_vec(data))
-    }
-
     /// Block `blkid` as it is now; `None` for a hole.
     pub(super) fn block(&self, place: &Place<'_>, blkid: u64) -> Result<Option<Abd>> {
         match self.pending.block(blkid) {
@@ -478,8 +458,7 @@ impl OpenObject {
             Some(Pending::Clone(bp)) => {
                 let Place { store, objset, object, .. } = *place;
                 let tree = Tree { store, objset, object, dnode: self.phys(), as_of: None };
-                let block = tree.read_node(&Node { level: 0, blkid, bp: *bp })?;
-                return self.turn(place, block).map(Some);
+                return Ok(Some(tree.read_node(&Node { level: 0, blkid, bp: *bp })?.data));
             }
             Some(Pending::Hole) => return Ok(None),
             None => {}
@@ -488,7 +467,7 @@ impl OpenObject {
         if tree.dnode.block_size != self.phys().block_size {
             return Ok(None);
         }
-        tree.block(blkid)?.map(|block| self.turn(place, block)).transpose()
+        Ok(tree.block(blkid)?.map(|block| block.data))
     }
 
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.

@@ -113,7 +113,7 @@ impl OpenObject {
                 Some(Pending::Data(quiesced)) => Some(quiesced.clone()),
                 Some(Pending::Clone(_)) => self.block(place, *blkid)?.map(Into::into),
                 None if bp.is_hole() || self.on_disk(place, *blkid)? != *bp => continue,
-                None => Some(self.turn(place, block.clone())?.into()),
+                None => Some(block.data.clone().into()),
             };
             if let Some(data) = below {
                 self.put(*blkid, data);

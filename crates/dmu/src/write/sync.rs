@@ -15,6 +15,7 @@ use super::work::Work;
 use super::{ObjectChange, Objects, Quiesced, Result, Synced, WriteError};
 use crate::dnode::Dnode;
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
+use crate::tree::turned;
 use crate::{Error, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
@@ -86,15 +87,13 @@ impl SyncingSet {
     /// That of an encrypted one takes no key, for no MAC covers it (`os_next_write_raw`).
     ///
     /// # Errors
-    /// As of [`OpenObjectSet::open`](super::OpenObjectSet::open); a big-endian one that is encrypted.
+    /// As of [`OpenObjectSet::open`](super::OpenObjectSet::open).
     pub fn of_log(base: Arc<ObjectSet>, header: ZilHeader) -> Result<SyncingSet> {
         let unwritten = match base.root_bp().uses_crypt() {
             false => Unwritten::open(base)?,
             true => {
                 let block = base.store().read(base.root_bp(), Bookmark::root(base.id()))?;
-                if block.order != ByteOrder::Little {
-                    return Err(WriteError::ByteOrder(META_DNODE));
-                }
+                let block = turned(base.root_bp(), block);
                 Unwritten::of(base, Protection::LogOnly(block.data.to_vec()))
             }
         };
@@ -250,8 +249,8 @@ impl SyncingSet {
             if work.number < PROJECT_USED {
                 work.phys.flags |= self.accounted;
             }
-            let (number, phys, order) = (work.number, work.phys.clone(), ByteOrder::Little);
-            self.written.insert(number, Some(Arc::new(Dnode { number, phys, order })));
+            let (number, phys) = (work.number, work.phys.clone());
+            self.written.insert(number, Some(Arc::new(Dnode { number, phys })));
         }
         for change in changed {
             let written = self.written.get(&change.object).and_then(Option::as_ref);
@@ -305,9 +304,6 @@ impl SyncingSet {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 entry.insert(match self.unwritten.meta_tree().block(blkid)? {
-                    Some(block) if block.order != ByteOrder::Little => {
-                        return Err(WriteError::ByteOrder(number));
-                    }
                     Some(block) => block.data.to_vec(),
                     None => vec![0; DNODE_BLOCK as usize],
                 })

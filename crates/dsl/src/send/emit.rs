@@ -5,11 +5,11 @@
 //! snapshot gives the same bytes. END, and so every record before it, is written only if all was.
 
 use super::walk::{Data, Item, OLD_MAX_BLOCK};
-use super::{Params, Progress, Result, SendError, has_no_order};
+use super::{Params, Progress, Result, SendError};
 use cenote_dmu::Error;
 use cenote_dmu::object::SPILL_BLKID;
-use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
@@ -19,6 +19,7 @@ use cenote_format::stream::{
     Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
     SpillRecord, TO_END, WriteRecord, feature,
 };
+use cenote_format::{ByteOrder, turn};
 use cenote_store::{Block, BlockError};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,16 +74,22 @@ pub(super) fn how(item: &Item, features: u64) -> How {
         let sent = known
             && !split
             && data.blkid != SPILL_BLKID
+            && is_native(bp)
             && bp.checksum_type() == EMBEDDED_DATA
             && has(feature::EMBED_DATA);
         return if sent { How::Pointer } else { How::Plain };
     }
     let packed = has(feature::COMPRESSED)
         && !split
-        && bp.byte_order() == ByteOrder::Little
+        && is_native(bp)
         && compression != COMPRESS_OFF
         && !DmuType(bp.object_type()).is_metadata();
     if packed { How::Packed } else { How::Plain }
+}
+
+/// Whether what is in the block is as this machine would have written it.
+fn is_native(bp: &BlockPointer) -> bool {
+    bp.byte_order() == ByteOrder::Little || turn::has_no_order(DmuType(bp.object_type()))
 }
 
 /// What is written behind a record.
@@ -189,12 +196,13 @@ impl<'a> Emitter<'a> {
             (How::Raw, _) => self.raw(&data, Payload::Length(data.bp.psize())),
             (_, Read::Plain(block)) => {
                 let block = block.map_err(Error::from)?;
-                if block.order == ByteOrder::Big && !has_no_order(data.kind) {
-                    let why =
-                        format!("object {} was written in big-endian byte order", data.object);
-                    return Err(SendError::Refused(why));
+                let kind = DmuType(data.bp.object_type());
+                if block.order == ByteOrder::Little || turn::has_no_order(kind) {
+                    return self.plain(&data, Payload::Data(&block.data));
                 }
-                self.plain(&data, Payload::Data(&block.data))
+                let mut turned = block.data.to_vec();
+                turn::from_big_endian(kind, &mut turned);
+                self.plain(&data, Payload::Data(&Abd::from_vec(turned)))
             }
             (_, Read::Packed(physical)) => {
                 let physical = physical.map_err(Error::from)?;

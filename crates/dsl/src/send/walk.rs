@@ -11,7 +11,7 @@
 //!
 //! Invariants: an indirect block that is linked twice ends the walk as damage, so a hostile pool cannot make it
 //! endless. No object behind the last one to be sent, and no number that the meta dnode has no room for, is
-//! named. Objects in big-endian byte order are refused.
+//! named. What a big-endian machine wrote is turned, but in raw streams, where it is refused.
 
 use super::redact::{At, Fate, Lists, Piece};
 use super::{Params, Result, SendError, max_objects, raw};
@@ -19,11 +19,11 @@ use crate::traverse::{self, DNODES, Mark, Place, Stopped, Traversal, Visitor};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Error, ObjectSet, Tree};
-use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::crypt::Seal;
 use cenote_format::dmu::DmuType;
 use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, RangeRecord, TO_END, feature};
+use cenote_format::{ByteOrder, turn};
 use cenote_store::Bookmark;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -245,16 +245,15 @@ impl Visitor for Walk<'_> {
         if self.is_behind(number) {
             return Ok(false);
         }
-        if order == ByteOrder::Big {
-            let why = format!("object {number} was written in big-endian byte order");
-            return Err(SendError::Refused(why));
-        }
         self.lists_before((number, 0))?;
         let large = self.params.features & feature::LARGE_BLOCKS != 0;
         let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
         let is_raw = self.is_raw();
         let mut bonus = dnode.bonus.clone();
         bonus.resize(bonus.len().next_multiple_of(8), 0);
+        if order == ByteOrder::Big && !is_raw {
+            turn::from_big_endian(dnode.bonus_kind, &mut bonus);
+        }
         let (raw, bonus) = match is_raw {
             true => {
                 let (raw, bonus) = raw::object(dnode);

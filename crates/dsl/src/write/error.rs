@@ -165,8 +165,7 @@ impl From<WriteError> for DslWriteError {
             | WriteError::Taken(_)
             | WriteError::Invalid { .. }
             | WriteError::Exists(_)
-            | WriteError::NoEntry(_)
-            | WriteError::ByteOrder(_) => Unreadable(e).into(),
+            | WriteError::NoEntry(_) => Unreadable(e).into(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_dsl::traverse::{DESTROYED, Mark};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::{Bytes, DecodeError};
+use cenote_format::{ByteOrder, Bytes, DecodeError};
 use std::sync::Arc;
 
 /// Bytes of an entry.
@@ -39,7 +39,7 @@ pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
         let why = format!("destroyed datasets from entry {begin} to {end}");
         return Err(Error::Corrupt { objset: mos.id(), object: number, why });
     }
-    let order = object.block(0)?.map_or(object.order(), |b| b.order);
+    let order = ByteOrder::Little;
     let mut out = Vec::new();
     let mut entry = [0; ENTRY];
     for i in begin..end {

@@ -9,9 +9,8 @@
 
 use crate::directory::{Directory, for_each_word};
 use cenote_dmu::{Error, Object, ObjectSet, Result};
-use cenote_format::Bytes;
-use cenote_format::SECTOR_SHIFT;
 use cenote_format::invariant::broken;
+use cenote_format::{ByteOrder, Bytes, SECTOR_SHIFT};
 use std::sync::Arc;
 
 /// Entries that memory is set aside for before they are read.
@@ -190,8 +189,7 @@ impl Mapping {
         let object = mos.object(self.counts_object)?;
         let mut data = vec![0; counts.len() * 4];
         object.read(0, &mut data)?;
-        let order = object.block(0)?.map_or(object.order(), |b| b.order);
-        let bytes = Bytes::new(&data, order, "obsolete counts");
+        let bytes = Bytes::new(&data, ByteOrder::Little, "obsolete counts");
         for (i, count) in counts.iter_mut().enumerate() {
             let n =
                 bytes.u32(i * 4).map_err(|e| corrupt(mos, self.counts_object, e.to_string()))?;

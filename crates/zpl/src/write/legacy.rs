@@ -33,9 +33,6 @@ const MAX_ACL: usize = 60 << 10;
 /// The attributes of an old node, as a node of system attributes to be stored.
 pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
     let object = cx.os.view(ino)?;
-    if object.order() != ByteOrder::Little {
-        return Err(Error::Unsupported(format!("changing big-endian object {ino}")));
-    }
     let old = Znode::open(object, None)?;
     let mut node = NodeMut::empty(ino);
     let project = cx.settings.project_quota;

@@ -115,15 +115,17 @@ impl NodeMut {
     /// Takes in the values of a buffer.
     fn take(&mut self, registry: &Registry, buffer: &[u8]) -> Result<()> {
         let header = SaHeader::decode(buffer).map_err(Error::decode(self.ino))?;
-        if header.order != ByteOrder::Little {
-            return Err(Error::Unsupported(format!("changing big-endian object {}", self.ino)));
-        }
         let unknown =
             || Error::Corrupt(self.ino, format!("SA layout {} is not defined", header.layout));
         let layout = registry.layout(header.layout).ok_or_else(unknown)?;
         let values = layout.locate(buffer, &header).map_err(Error::decode(self.ino))?;
         let base = self.data.len();
         self.data.extend_from_slice(buffer);
+        if header.order == ByteOrder::Big
+            && let Some(buffer) = self.data.get_mut(base..)
+        {
+            layout.turn(buffer, &header).map_err(Error::decode(self.ino))?;
+        }
         if base == 0 {
             self.fields = values;
             return Ok(());

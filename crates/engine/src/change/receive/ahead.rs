@@ -60,7 +60,7 @@ fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
     let mut held: Option<Read> = None;
     loop {
         // What is held is let go of if nothing right comes next.
-        let (record, before) = match source.record() {
+        let (mut record, before) = match source.record() {
             Ok(record) => (record, held.take()),
             Err(e) => {
                 let _ = to_caller.send(Err(e));
@@ -72,7 +72,7 @@ fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
         }
         invariant!(held.is_none(), "a record waits for room, and another one is held back");
         let _share = budget.take(record.payload_len());
-        let read = source.payload_of(&record).map(|payload| {
+        let read = source.payload_of(&mut record).map(|payload| {
             let bytes = source.bytes();
             Read { record, payload, bytes, _share }
         });

@@ -6,11 +6,14 @@
 //! BEGIN, and BEGIN must not be acted on before that is verified.
 
 use super::error::{ReceiveError, Result};
-use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
+use cenote_format::checksum::Checksum;
+use cenote_format::compress::{Compression, decompress};
+use cenote_format::dmu::DmuType;
 use cenote_format::nvlist::NvList;
 use cenote_format::stream::package::Package;
-use cenote_format::stream::{Begin, Decoder, RECORD_SIZE, Record};
+use cenote_format::stream::{Begin, Decoder, RECORD_SIZE, Record, WriteRecord, feature};
+use cenote_format::{ByteOrder, MAX_BLOCK, turn};
 use std::io::{self, Read};
 
 /// Number of the type of an END record.
@@ -26,12 +29,21 @@ pub struct Source<'a> {
     bytes: u64,
     /// Longest list that is read, in bytes; `None`: as long as the format lets it be.
     longest_list: Option<u64>,
+    /// The object that a stream of a big-endian machine named last, and its type.
+    kind: (u64, DmuType),
 }
 
 impl<'a> Source<'a> {
     /// For what comes from `input`.
     pub fn new(input: &'a mut (dyn Read + Send)) -> Source<'a> {
-        Source { input, decoder: None, first: None, bytes: 0, longest_list: None }
+        Source {
+            input,
+            decoder: None,
+            first: None,
+            bytes: 0,
+            longest_list: None,
+            kind: (0, DmuType::NONE),
+        }
     }
 
     /// From now on lists are read if they have no more bytes than this; `None`: as many as the format lets them have.
@@ -58,13 +70,13 @@ impl<'a> Source<'a> {
         let Ok(mut decoder) = Decoder::new(&head) else {
             return Err(ReceiveError::NoStream("bad magic number"));
         };
-        if decoder.order() == ByteOrder::Big {
-            let what = "a stream of a big-endian system";
-            return Err(ReceiveError::Unsupported(what.into()));
-        }
         let Record::Begin(begin) = decoder.record(&head)? else {
             return Err(ReceiveError::NoStream("bad magic number"));
         };
+        if decoder.order() == ByteOrder::Big && begin.features & feature::RAW != 0 {
+            let what = "a raw stream of a big-endian system";
+            return Err(ReceiveError::Unsupported(what.into()));
+        }
         self.decoder = Some(decoder);
         Ok(Some(begin))
     }
@@ -106,12 +118,20 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What follows a record that was just read.
+    /// What follows a record that was just read, little-endian. Where that takes unpacking, the record becomes another one
+    /// of the same block.
     ///
     /// # Errors
-    /// The input ends.
-    pub fn payload_of(&mut self, record: &Record) -> Result<Abd> {
-        Ok(Abd::from_vec(self.payload(record.payload_len())?))
+    /// The input ends; it would have to be turned, and cannot be unpacked.
+    pub fn payload_of(&mut self, record: &mut Record) -> Result<Abd> {
+        let mut bytes = self.payload(record.payload_len())?;
+        if self.decoder.as_ref().is_some_and(|d| d.order() == ByteOrder::Big) {
+            if let Record::Object(object) = &record {
+                self.kind = (object.object, object.kind);
+            }
+            turn(record, self.kind, &mut bytes)?;
+        }
+        Ok(Abd::from_vec(bytes))
     }
 
     /// Reads to the end of the stream (`recv_skip`).
@@ -120,8 +140,8 @@ impl<'a> Source<'a> {
     /// Errors of [`Source::record`].
     pub fn skip(&mut self) -> Result<()> {
         loop {
-            let record = self.record()?;
-            self.payload_of(&record)?;
+            let mut record = self.record()?;
+            self.payload_of(&mut record)?;
             if matches!(record, Record::End { .. }) {
                 return Ok(());
             }
@@ -165,6 +185,63 @@ impl<'a> Source<'a> {
         }
         Ok(bytes)
     }
+}
+
+/// Turns what a big-endian machine sent behind a record (`receive_object`, `flush_write_batch_impl`); `last` is the object that
+/// the stream named last, and its type. Spill blocks are system attributes, which say their order.
+fn turn(record: &mut Record, last: (u64, DmuType), bytes: &mut Vec<u8>) -> Result<()> {
+    match record {
+        Record::Object(object) => turn::from_big_endian(object.bonus_kind, bytes),
+        Record::Write(write) if turn::has_no_order(write.kind) => {}
+        Record::Write(write) => {
+            if write.compression != 0 {
+                *bytes = unpacked(write.compression, bytes, write.logical_size)?;
+                (write.compression, write.compressed_size) = (0, 0);
+            }
+            turn::from_big_endian(write.kind, bytes);
+        }
+        Record::WriteEmbedded(embedded) if !embedded.is_spill() => {
+            let (object, offset, logical_size) =
+                (embedded.object, embedded.offset, embedded.length);
+            let kind = match last {
+                (number, kind) if number == object => kind,
+                _ => {
+                    let what =
+                        format!("an embedded block of object {object}, of a big-endian system");
+                    return Err(ReceiveError::Unsupported(what));
+                }
+            };
+            if turn::has_no_order(kind) {
+                return Ok(());
+            }
+            bytes.truncate(embedded.psize as usize);
+            *bytes = unpacked(embedded.compression, bytes, logical_size)?;
+            turn::from_big_endian(kind, bytes);
+            let (checksum, flags, compression, compressed_size) = (Checksum::Off as u8, 0, 0, 0);
+            let (key, seal) = ([0; 5], None);
+            *record = Record::Write(WriteRecord {
+                object,
+                kind,
+                offset,
+                logical_size,
+                checksum,
+                flags,
+                compression,
+                compressed_size,
+                key,
+                seal,
+            });
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The `size` bytes that `packed` stands for; the record that says so was checked.
+fn unpacked(function: u8, packed: &[u8], size: u64) -> Result<Vec<u8>> {
+    let mut data = vec![0; usize::try_from(size.min(MAX_BLOCK)).unwrap_or(0)];
+    decompress(Compression::from_u8(function)?, packed, &mut data)?;
+    Ok(data)
 }
 
 fn failed(e: io::Error) -> ReceiveError {
