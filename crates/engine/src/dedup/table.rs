@@ -43,6 +43,8 @@ pub(super) enum From {
 pub(super) struct Live {
     pub entry: Entry,
     pub from: From,
+    /// Its references as it was looked up.
+    pub before: u128,
     /// It is not what it was.
     pub changed: bool,
     /// Copies were allocated in this group.
@@ -51,9 +53,15 @@ pub(super) struct Live {
     pub data: Option<Abd>,
 }
 
+/// The references of an entry, of its obsolete variant as well.
+pub(super) fn all_references(entry: &Entry) -> u128 {
+    entry.phys.iter().map(|phys| u128::from(phys.refcount)).sum()
+}
+
 impl Live {
     fn of(entry: Entry, from: From) -> Live {
-        Live { entry, from, changed: false, fresh: false, data: None }
+        let before = all_references(&entry);
+        Live { entry, from, before, changed: false, fresh: false, data: None }
     }
 
     /// Whether it was nowhere before.
@@ -116,6 +124,11 @@ pub(super) struct Table {
     pub flushing: Log,
     /// What is in logs.
     pub logged: Histogram,
+    /// Entries that the last group left in the logs.
+    pub in_logs: usize,
+    /// References that the group took to blocks of it, and let go.
+    pub taken: u64,
+    pub let_go: u64,
     pub pace: Pace,
 }
 
@@ -123,8 +136,20 @@ impl Table {
     pub fn new(checksum: Checksum) -> Table {
         let (objects, histograms, live, active, logged, pace) = Default::default();
         let flushing = Log { number: 1, ..Log::default() };
-        let layout = None;
-        Table { checksum, layout, objects, histograms, live, active, flushing, logged, pace }
+        Table {
+            checksum,
+            layout: None,
+            objects,
+            histograms,
+            live,
+            active,
+            flushing,
+            logged,
+            in_logs: 0,
+            taken: 0,
+            let_go: 0,
+            pace,
+        }
     }
 
     /// From how it is on disk. `statistics` has the histograms.
@@ -160,6 +185,7 @@ impl Table {
                 tracing::warn!("the logs of {} count more than can be", found.checksum.name());
             }
         }
+        table.in_logs = table.logged_entries();
         Ok(table)
     }
 
@@ -178,6 +204,11 @@ impl Table {
 
     pub fn is_flat(&self) -> bool {
         self.flags() & FLAG_FLAT != 0
+    }
+
+    /// Entries in its logs.
+    pub fn logged_entries(&self) -> usize {
+        self.active.entries.len() + self.flushing.entries.len()
     }
 
     pub fn has_log(&self, object: u64) -> bool {
