@@ -20,6 +20,7 @@ impl Table {
     /// more.
     pub(super) fn flush(&mut self, context: &mut Context<'_, '_>) -> Result<usize> {
         let backlog = (self.flushing.entries.len() + self.active.entries.len()) as u64;
+        let begun = context.clock.now();
         let (mut flushed, mut stored) = (0, 0);
         if !self.flushing.entries.is_empty() {
             let share = self.pace.share(backlog);
@@ -36,7 +37,7 @@ impl Table {
         if self.flushing.entries.is_empty() && !self.active.entries.is_empty() {
             self.swap(context)?;
         }
-        self.pace.flushed(flushed, backlog);
+        self.pace.flushed(flushed, backlog, context.clock.since(begun));
         Ok(stored)
     }
 

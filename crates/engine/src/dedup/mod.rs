@@ -35,6 +35,7 @@
 //! - A histogram on disk counts what is in its ZAP and not in a log.
 //! - The lock of the tables is held while space is allocated, and never while something is read or written.
 
+mod figures;
 mod flush;
 mod pace;
 mod prune;
@@ -52,12 +53,14 @@ use cenote_pool::ddt::{self, CHECKSUMS, Entry, FLAG_FLAT, FLAG_LOG, Key};
 use cenote_store::Store;
 use cenote_store::write::WriteError;
 use cenote_store::write::dedup::{Allocate, Known, Name, Place, Placed, Tables, Wish};
+use figures::Figures;
+pub(crate) use figures::TABLES;
 use parking_lot::Mutex;
 pub use prune::Prune;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 pub(crate) use sync::FAST_DEDUP;
-use table::{From, Live, Table};
+use table::{From, Live, Table, Where};
 
 /// Flags of new tables of pools with the feature `fast_dedup`.
 const FAST: u64 = FLAG_FLAT | FLAG_LOG;
@@ -85,6 +88,8 @@ struct State {
     statistics: Option<u64>,
     /// Keys whose entries cannot be read in this group.
     unreadable: HashSet<(u8, Key)>,
+    /// What is counted, by table.
+    figures: BTreeMap<u8, Figures>,
 }
 
 /// The tables of a pool.
@@ -316,11 +321,20 @@ impl State {
     /// Whether an entry must be read. An entry in a log becomes live.
     fn is_missing(&mut self, (checksum, key): &Wanted) -> bool {
         let fast = self.group.as_ref().is_some_and(|group| group.fast);
-        let known = self.unreadable.contains(&(*checksum as u8, *key));
-        !known && !self.table(*checksum).revive(key, if fast { FAST } else { 0 })
+        if self.unreadable.contains(&(*checksum as u8, *key)) {
+            return false;
+        }
+        let found = self.table(*checksum).revive(key, if fast { FAST } else { 0 });
+        self.figures(*checksum).looked(found);
+        found == Where::Elsewhere
+    }
+
+    fn figures(&mut self, checksum: Checksum) -> &mut Figures {
+        self.figures.entry(checksum as u8).or_default()
     }
 
     fn insert(&mut self, (checksum, key): Wanted, entry: Result<Option<Entry>>, store: &Store) {
+        self.figures(checksum).read(entry.as_ref().ok().map(Option::is_some));
         match entry {
             Ok(entry) => self.table(checksum).insert(key, entry, &store.vdevs()),
             Err(e) => {

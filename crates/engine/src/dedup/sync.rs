@@ -104,6 +104,9 @@ impl Dedup {
         let mut state = self.state.lock();
         let others = state.tables.len();
         invariant!(others == 0, "{others} deduplication tables came up while they were written");
+        for table in tables.values() {
+            state.figures(table.checksum).left(table);
+        }
         (state.tables, state.statistics) = (tables, statistics);
         written.map(|()| freed)
     }

@@ -38,6 +38,19 @@ pub(super) enum From {
     Flushing,
 }
 
+/// Where an entry is that is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// Live already.
+    Live,
+    /// In the active log.
+    Active,
+    /// In the log that is being flushed.
+    Flushing,
+    /// In a ZAP, or nowhere.
+    Elsewhere,
+}
+
 /// An entry of the group that is being written (`ddt_entry_t`, `ddt_alloc`).
 #[derive(Debug)]
 pub(super) struct Live {
@@ -251,8 +264,8 @@ impl Table {
         self.live.get_mut(key)
     }
 
-    /// Whether an entry is live, now at least: one in a log becomes so. A table without anything gets these flags.
-    pub fn revive(&mut self, key: &Key, new_flags: u64) -> bool {
+    /// Where an entry is. One in a log becomes live. A table without anything gets these flags.
+    pub fn revive(&mut self, key: &Key, new_flags: u64) -> Where {
         if self.layout.is_none() {
             let (version, flags) = (u64::from(new_flags != 0), new_flags);
             // Tables of version 0 are in the object directory.
@@ -260,16 +273,18 @@ impl Table {
             self.layout = Some(Layout { version, flags, directory });
         }
         if self.live.contains_key(key) {
-            return true;
+            return Where::Live;
         }
-        let logged = match self.active.entries.get(key) {
-            Some(entry) => Some((entry, From::Active)),
-            None => self.flushing.entries.get(key).map(|entry| (entry, From::Flushing)),
+        let (entry, from, found) = match self.active.entries.get(key) {
+            Some(entry) => (entry, From::Active, Where::Active),
+            None => match self.flushing.entries.get(key) {
+                Some(entry) => (entry, From::Flushing, Where::Flushing),
+                None => return Where::Elsewhere,
+            },
         };
-        let Some((entry, from)) = logged else { return false };
         let live = Live::of(entry.clone(), from);
         self.live.insert(*key, live);
-        true
+        found
     }
 
     /// Makes an entry live that was looked up in the ZAPs; `None`: it is in none.
