@@ -245,9 +245,14 @@ fn free_space_is_overwritten_and_nothing_is_lost_meanwhile() {
         check(&fs, 0..60, LEN);
         drop(fs);
         end(&rig, engine);
-        for name in names.split(' ') {
-            assert!(has_pattern(&rig, name, PATTERN) > 1000, "{line}: {name}");
+        let mut found: Vec<usize> =
+            names.split(' ').map(|name| has_pattern(&rig, name, PATTERN)).collect();
+        if line.contains("1s") {
+            // Of devices that are as small as these one is all the distributed spare's: nothing is written there.
+            found.sort_unstable();
+            assert_eq!(found.remove(0), 0, "{line}");
         }
+        assert!(found.iter().all(|count| *count > 1000), "{line}: {found:?}");
         let engine = rig.import();
         let leaf = leaves(&engine)[0];
         let zeros = ActivityRequest::Start { rate: 0, value: Some(0) };
