@@ -6,7 +6,7 @@
 //!
 //! The peer has the tables that it knows, those of the first kind (`peer/dedup.c`); here both kinds are measured. Either has the same bytes
 //! of cache and of changes that wait, and here the logs of a table may take a quarter of the cache beside it. Reads are those of the
-//! device file; it is in the host's page cache, so that they cost a system call each. `zdb` of OpenZFS judges the pool with a table of the first kind
+//! device file, which the page cache of the host may have. `zdb` of OpenZFS judges the pool with a table of the first kind
 //! (`--judge`).
 
 use std::fs::{self, File};
@@ -72,7 +72,7 @@ struct Phase {
 impl DedupArgs {
     /// MiB of the cache. An entry takes about 200 bytes in the table.
     fn cache(&self) -> u64 {
-        self.cache.unwrap_or((self.blocks * 20 >> 20).max(64))
+        self.cache.unwrap_or(((self.blocks * 20) >> 20).max(64))
     }
 
     /// MiB of changes that wait.
