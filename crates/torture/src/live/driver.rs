@@ -174,6 +174,8 @@ impl Driver {
         if let Some(value) = how.dedup.first() {
             let before = driver.model.clone();
             driver.set_property(POOL, "dedup", value);
+            // Most writes have whole blocks then, which can be equal.
+            driver.set_property(POOL, "recordsize", "4096");
             driver.note(&before, true);
         }
         driver
