@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs test-s3 test-azure clean
+.PHONY: help run build install deb test lint deny package fuzz-long damage-long torture-long vopr bench bench-build bench-write bench-alloc bench-clone bench-dedup bench-list bench-object bench-scrub bench-spacemap bench-send bench-zil programs test-s3 test-azure clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
+	@echo "make bench-dedup  blocks that are all different, deduplicated with tables ten times the cache, against OpenZFS's own engine"
 	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-object pools in object stores that take 0, 10 and 30 ms, with and without a line of 10 Gbit/s, beside the client of the"
@@ -100,6 +101,9 @@ bench-alloc: bench-build
 
 bench-clone: bench-build
 	target/release/cenote-bench clone --peer $(PEER) $(BENCH_ARGS)
+
+bench-dedup: bench-build
+	target/release/cenote-bench dedup --peer $(PEER) $(BENCH_ARGS)
 
 bench-list:
 	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli

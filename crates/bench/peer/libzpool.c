@@ -10,6 +10,7 @@
  *   libzpool-peer scrub ..., libzpool-peer resilver ...: see scrub.c
  *   libzpool-peer send ...: see send.c
  *   libzpool-peer receive ...: see receive.c
+ *   libzpool-peer dedup ...: see dedup.c
  *   libzpool-peer alloc ...: see alloc.c
  *   libzpool-peer alloc-blocks ...: see blocks.c
  *
@@ -413,6 +414,8 @@ main(int argc, char **argv)
 		return (send_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "receive") == 0)
 		return (receive_mode(argc - 2, argv + 2));
+	if (argc > 1 && strcmp(argv[1], "dedup") == 0)
+		return (dedup_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
 		return (alloc_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc-blocks") == 0)

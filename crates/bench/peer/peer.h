@@ -52,6 +52,7 @@ int scrub_mode(int argc, char **argv);
 int resilver_mode(int argc, char **argv);
 int send_mode(int argc, char **argv);
 int receive_mode(int argc, char **argv);
+int dedup_mode(int argc, char **argv);
 
 /* Pools with spoiled metaslabs: see alloc.c. */
 spa_t *import_pool(char *directory, char *pool);

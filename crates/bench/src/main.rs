@@ -16,6 +16,8 @@
 //!
 //! `cenote-bench send`: see [`send`] and [`receive`].
 //!
+//! `cenote-bench dedup`: see [`dedup`].
+//!
 //! `cenote-bench object`: see [`objects`].
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
@@ -36,6 +38,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 mod alloc;
 mod cached;
 mod clone;
+mod dedup;
 mod groups;
 mod line;
 mod list;
@@ -90,6 +93,8 @@ enum What {
     Scrub(scrub::ScrubArgs),
     /// Send streams, full and incremental.
     Send(send::SendArgs),
+    /// Blocks that are all different, deduplicated, with tables ten times as large as the cache.
+    Dedup(dedup::DedupArgs),
     /// A pool in an object store that takes its time, beside the store itself.
     Object(objects::ObjectArgs),
     /// The part of `spacemap` that measures this software once.
@@ -257,6 +262,7 @@ fn main() -> anyhow::Result<()> {
         What::Zil(args) => zil::run(&args),
         What::Scrub(args) => scrub::run(&args),
         What::Send(args) => send::run(&args),
+        What::Dedup(args) => dedup::run(&args),
         What::Object(args) => objects::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),

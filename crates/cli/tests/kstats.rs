@@ -175,6 +175,16 @@ fn figures_count_what_is_done() {
     fs::write(tank.path("tank/g"), vec![1; 100_000]).unwrap();
     tank.session.run("zpool sync tank").ok();
     assert!(number(&iostats, "arc_write_bytes") >= written + 100_000);
+    // Lookups of deduplicated blocks: the first is new, the second is found in the log.
+    tank.session.run("zfs set dedup=on tank").ok();
+    let ddt = kstat.join("tank/ddt_stats_sha256");
+    assert_eq!(number(&ddt, "lookup"), 0);
+    for (name, new, existing) in [("h", 1, 0), ("i", 1, 1)] {
+        fs::write(tank.path(&format!("tank/{name}")), [7; 5000]).unwrap();
+        tank.session.run("zpool sync tank").ok();
+        assert_eq!([number(&ddt, "lookup_new"), number(&ddt, "lookup_existing")], [new, existing]);
+    }
+    assert_eq!([number(&ddt, "lookup_log_hit"), number(&ddt, "log_active_entries")], [1, 1]);
     assert!(number(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0);
     assert!(fs::read_to_string(kstat.join("tank/reads")).unwrap().contains("UID"));
 

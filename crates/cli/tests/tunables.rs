@@ -381,7 +381,9 @@ fn directory(s: &Session, dir: &Path, run: &dyn Fn(&str) -> Done) {
     assert_eq!(shell(&format!("ls {kstat}")).ok(), of_all);
     let dev = s.path("dev/a");
     run(&format!("zpool create -m none tank {}", dev.display())).ok();
-    assert_eq!(shell(&format!("ls {kstat}/tank")).ok(), "guid\nio\niostats\nreads\nstate\ntxgs\n");
+    let tables = ["blake3", "edonr", "sha256", "sha512", "skein"].map(|t| format!("ddt_stats_{t}"));
+    let rest = "guid\nio\niostats\nreads\nstate\ntxgs\n";
+    assert_eq!(shell(&format!("ls {kstat}/tank")).ok(), format!("{}\n{rest}", tables.join("\n")));
     assert_eq!(shell(&format!("cat {kstat}/tank/state")).ok(), "ONLINE\n");
     let guid = run("zpool get -H -o value guid tank").ok();
     assert_eq!(shell(&format!("cat {kstat}/tank/guid")).ok(), guid);

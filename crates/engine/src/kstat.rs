@@ -10,6 +10,7 @@
 //! Of what cenote does not do at all the figure is 0. Figures of OpenZFS
 //! that mean nothing here are left out.
 
+use crate::dedup::TABLES;
 use crate::{Disk, Engine};
 use cenote_dmu::readahead;
 use cenote_format::abd::{self, AbdCounts};
@@ -507,6 +508,21 @@ pub fn iostats(engine: &Engine) -> String {
         ])
         .file()
 }
+
+/// The names of the files [`ddt_stats`].
+pub fn ddt_files() -> impl Iterator<Item = String> {
+    TABLES.iter().map(|table| format!("{DDT_STATS}{}", table.name()))
+}
+
+/// `POOL/ddt_stats_CHECKSUM`: lookups in the deduplication table of a checksum function, and the pace of its logs. `None`: there are no
+/// such tables.
+pub fn ddt_stats(engine: &Engine, file: &str) -> Option<String> {
+    let name = file.strip_prefix(DDT_STATS)?;
+    let table = TABLES.into_iter().find(|table| table.name() == name)?;
+    Some(Named::new().numbers(&engine.shared.disk.dedup.figures(table).rows()).file())
+}
+
+const DDT_STATS: &str = "ddt_stats_";
 
 /// Devices are told nothing of what is free.
 const TRIMS: [&str; 18] = [

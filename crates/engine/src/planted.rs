@@ -35,6 +35,10 @@ pub enum Fault {
     GroupAgain,
     /// A block loses one reference more than a table counts.
     ReferencesBelowZero,
+    /// A table counts a reference that no pointer has.
+    ReferenceTooMany,
+    /// An entry is in no log of its table any more, and not in the table.
+    LogEntryLost,
     /// A leaf has another guid in the config than in the tree.
     OtherLeaf,
     /// A dataset kills its blocks of a group once more than it wrote them: in the second group from now on.
@@ -132,6 +136,15 @@ impl SyncContext<'_> {
                 Ok(())
             }
             Fault::ReferencesBelowZero => self.release_twice(),
+            Fault::ReferenceTooMany => {
+                self.place_one()?;
+                self.disk.dedup.plant_reference();
+                Ok(())
+            }
+            Fault::LogEntryLost => match self.disk.dedup.plant_lost_entry() {
+                true => Ok(()),
+                false => Err(DslWriteError::NotFound),
+            },
             Fault::OtherLeaf => {
                 let mut root = self.config.vdev_tree.clone();
                 let mut one = true;
@@ -181,7 +194,7 @@ impl SyncContext<'_> {
     }
 
     /// A new block, of which the tables count one reference.
-    fn release_twice(&mut self) -> Result<()> {
+    fn place_one(&mut self) -> Result<BlockPointer> {
         let (txg, disk) = (self.tx.txg, self.disk);
         let (sum, lsize, psize) = ([7; 4], 4096, 4096);
         let (checksum, compression) = (Checksum::Sha256, Compression::Off);
@@ -198,9 +211,13 @@ impl SyncContext<'_> {
         let placed = disk.dedup.place(txg, &wish, &mut allocate);
         let placed = placed.map_err(|e| WriteError::Sink(Box::new(e)))?;
         let Placed::At(place) = placed else { return Err(DslWriteError::NotFound) };
-        let bp = pointer(&name, txg, place.dvas.first().ok_or(DslWriteError::NotFound)?);
+        Ok(pointer(&name, txg, place.dvas.first().ok_or(DslWriteError::NotFound)?))
+    }
+
+    fn release_twice(&mut self) -> Result<()> {
+        let bp = self.place_one()?;
         // The second reference is that of no block.
-        drop(disk.dedup.release(vec![bp, bp]));
+        drop(self.disk.dedup.release(vec![bp, bp]));
         Ok(())
     }
 }

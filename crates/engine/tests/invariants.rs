@@ -15,6 +15,8 @@
 //! | | an update that is lost | `kept_space_that_is_in_no_space_map` |
 //! | deduplication | a group that begins twice | `deduplication_tables_that_begin_a_group_twice` |
 //! | | a count of references below zero | `a_count_of_references_below_zero` |
+//! | | a reference that no pointer has | `a_reference_that_no_pointer_has` |
+//! | | an entry that is lost from a log | `an_entry_that_is_lost_from_a_log` |
 //! | devices | a leaf that the tree has and the config has not | `a_leaf_that_is_another_one_in_the_config` |
 //! | object sets | a change of which half is noted | `a_change_of_which_half_is_noted` |
 //! | | a change that does not end | `a_change_that_does_not_end` |
@@ -67,6 +69,18 @@ fn judge(rig: &Rig, pool: (Arc<Engine>, u64), last: u64, written: bool) -> Strin
 /// The same, of so many files that are on disk.
 fn judge_with(
     rig: &Rig,
+    pool: (Arc<Engine>, u64),
+    last: u64,
+    (written, files): (bool, u64),
+) -> String {
+    let why = judge_blocks_with(rig, pool, last, (written, files));
+    rig.judge();
+    why
+}
+
+/// The same; of objects OpenZFS is not asked, which may be of kinds that it does not know.
+fn judge_blocks_with(
+    rig: &Rig,
     (engine, head): (Arc<Engine>, u64),
     last: u64,
     (written, files): (bool, u64),
@@ -89,7 +103,7 @@ fn judge_with(
     rig::check(&fs, 0..files, LEN);
     drop(fs);
     engine.export(false).unwrap();
-    rig.judge();
+    rig.judge_blocks();
     why
 }
 
@@ -207,6 +221,33 @@ fn deduplication_tables_that_begin_a_group_twice() {
 fn a_count_of_references_below_zero() {
     let why = fault(Fault::ReferencesBelowZero);
     assert!(is_broken(&why) && why.contains("freed once more than it was written"), "{why}");
+}
+
+#[test]
+fn a_reference_that_no_pointer_has() {
+    let why = fault(Fault::ReferenceTooMany);
+    assert!(
+        is_broken(&why) && why.contains("had 0 references, of which 0 went and 1 came"),
+        "{why}"
+    );
+}
+
+/// The table goes on as if there had never been a block.
+#[test]
+fn an_entry_that_is_lost_from_a_log() {
+    let rig = Rig::new(64 << 20);
+    let (engine, head) = pool(&rig);
+    let list = [("dedup".to_string(), "on".to_string())];
+    assert!(rig::changes(&engine).set("tank", &list).unwrap().is_empty());
+    let fs = rig::open(&engine);
+    rig::fill(&fs, 5..6, LEN);
+    engine.sync().unwrap();
+    drop(fs);
+    let last = engine.pool().uberblock().txg;
+    let done = engine.sync_task(|ctx| ctx.plant(Fault::LogEntryLost));
+    assert!(matches!(done, Err(EngineError::Suspended(_))), "{done:?}");
+    let why = judge_blocks_with(&rig, (engine, head), last, (true, 6));
+    assert!(is_broken(&why) && why.contains("the logs of sha256 had"), "{why}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ use cenote_format::nvlist::NvList;
 use cenote_vdev::deadline::{self, ask_each, is_silent};
 use cenote_vdev::object::is_object;
 use cenote_vdev::{
-    Device, DeviceLabels, Partition, ReadReq, is_in_image, joined_by, open_device, partitions,
+    Device, DeviceLabels, Partition, ReadReq, is_in_image, is_later_part, open_device, partitions,
     path_at, read_labels, sought,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -634,10 +634,10 @@ impl Device for Asked {
 /// Errors: it cannot be opened or read.
 fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
     let Some(first) = names.first() else { return Ok(Vec::new()) };
-    let device = open_device(first)?;
-    if let Some(why) = joined_by(device.as_ref()) {
-        return Err(io::Error::new(ErrorKind::Unsupported, why));
+    if is_later_part(first) {
+        return Ok(Vec::new());
     }
+    let device = open_device(first)?;
     let Some(mut labels) = read_labels(device.as_ref())? else {
         if is_object(first) || is_in_image(first) || !first.metadata()?.is_file() {
             return Ok(Vec::new());

@@ -78,18 +78,25 @@ pub fn try_judge_space(dir: &Path, pool: &str) -> Result<SpaceSaid, String> {
     Ok(SpaceSaid::of(&text))
 }
 
-/// Whether blocks of the pool are cloned.
-fn has_clones(dir: &Path, pool: &str) -> bool {
+/// Whether blocks of the pool are cloned, or it has deduplication tables with directories of their own.
+fn shares_in_new_ways(dir: &Path, pool: &str) -> bool {
     let mut zdb = zdb_command(&["-e", "-p"]);
     zdb.arg(dir).args(["-dddd", pool, "1"]);
-    zdb_output(zdb).1.contains("com.fudosecurity:brt:vdev:")
+    let (_, text) = zdb_output(zdb);
+    let is_fast = |line: &str| {
+        let name = line.trim_start().split(' ').next().unwrap_or_default();
+        name.starts_with("DDT-") && !name.contains("-zap-") && name != "DDT-statistics"
+    };
+    text.contains("com.fudosecurity:brt:vdev:") || text.lines().any(is_fast)
 }
 
 fn judged(dir: &Path, pool: &str, options: &str) -> Result<String, String> {
     let text = match try_zdb(dir, pool, &[options]) {
         // OpenZFS 2.1 takes the second reference to a block for a second allocation. It reads every block,
         // and does not look for leaks then.
-        Err(_) if has_clones(dir, pool) => return try_zdb(dir, pool, &[&format!("{options}L")]),
+        Err(_) if shares_in_new_ways(dir, pool) => {
+            return try_zdb(dir, pool, &[&format!("{options}L")]);
+        }
         said => said?,
     };
     if text.contains(CLEAN) { Ok(text) } else { Err(format!("zdb {options}: {text}")) }

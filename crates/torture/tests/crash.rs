@@ -7,10 +7,11 @@
 use cenote_engine::create::Redundancy;
 use cenote_torture::live::crash::{Figures, Left, Plan, matrix, recover};
 use cenote_torture::live::disk::{Image, Journal, Replay};
-use cenote_torture::live::driver::{Committed, Seed};
+use cenote_torture::live::driver::{Committed, DEDUPLICATED, Seed};
 use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};
 use cenote_torture::live::model::Model;
 use cenote_torture::{Progress, long};
+use cenote_vdev::draid;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,14 @@ const SHAPES: [Shape; 5] = [
     shape(Redundancy::Single, 2, 9),
     shape(Redundancy::RaidZ(2), 4, 12),
 ];
+
+/// The smallest dRAID vdev.
+const DRAID: draid::Shape =
+    draid::Shape { ndata: 1, nparity: 1, nspares: 0, children: 3, ngroups: 3 };
+/// A smaller one is too small for OpenZFS.
+const OF_DRAID: Shape =
+    Shape { redundancy: Redundancy::Draid(DRAID), disks: 3, ashift: 12, size: 128 << 20 };
+const TABLE_SHAPES: [Shape; 5] = [SHAPES[0], SHAPES[1], OF_DRAID, SHAPES[2], SHAPES[3]];
 
 /// `CENOTE_SEED` runs a single seed.
 #[test]
@@ -44,7 +53,7 @@ fn a_crash_leaves_the_last_group() {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         let logs = if seed % 2 == 1 { Logs::Off } else { Logs::On };
         let in_order = seed % 3 == 1;
-        let plan = Plan { shape, logs, in_order, steps, copies: 0, points, sample };
+        let plan = Plan { shape, logs, in_order, steps, points, sample, ..Plan::default() };
         matrix(seed, &plan, &figures);
         progress.done(format_args!("seed {seed}"));
     }
@@ -65,13 +74,45 @@ fn a_crash_leaves_clones_and_what_they_are_of() {
     for seed in seeds {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         let (logs, in_order, steps, copies) = (Logs::On, seed % 2 == 0, 120, 40);
-        let plan = Plan { shape, logs, in_order, steps, copies, points, sample };
+        let plan = Plan { shape, logs, in_order, steps, copies, points, sample, ..Plan::default() };
         matrix(seed, &plan, &figures);
         progress.done(format_args!("seed {seed}"));
     }
     println!("{figures:?}");
     let (pools, cloned) = (figures.pools.into_inner(), figures.cloned.into_inner());
     assert!(only.is_some() || cloned * 3 >= pools, "{cloned} of {pools} had clones");
+}
+
+/// Blocks are deduplicated, with tables that have logs and with those of before, in plain and in encrypted pools, on dRAID too.
+/// `CENOTE_SEED` runs a single seed.
+#[test]
+fn a_crash_leaves_tables_that_count_what_there_is() {
+    let figures = Figures::default();
+    let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
+    let (rounds, points, sample) = if long() { (24, 200, 40) } else { (4, 10, 2) };
+    let seeds = only.map_or(0..rounds, |seed| seed..seed + 1);
+    let progress = Progress::of("crashes between equal blocks", (seeds.end - seeds.start) as usize);
+    for seed in seeds {
+        let shape = TABLE_SHAPES[seed as usize % TABLE_SHAPES.len()];
+        let without = seed.is_multiple_of(2).then_some("fast_dedup");
+        let (how, encrypted, in_order, steps) = (DEDUPLICATED, seed % 4 > 1, seed % 3 == 0, 90);
+        let plan = Plan {
+            shape,
+            how,
+            without,
+            encrypted,
+            in_order,
+            steps,
+            points,
+            sample,
+            ..Plan::default()
+        };
+        matrix(seed, &plan, &figures);
+        progress.done(format_args!("seed {seed}"));
+    }
+    println!("{figures:?}");
+    let (pools, shared) = (figures.pools.into_inner(), figures.shared.into_inner());
+    assert!(only.is_some() || shared * 3 >= pools, "{shared} of {pools} had shared blocks");
 }
 
 /// Some hundred crashes, nearly all of which leave a pool. Of every ninth zdb judges what is left, of some of these the pool

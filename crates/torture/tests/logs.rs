@@ -60,7 +60,15 @@ fn crash(logs: Logs, tuned: &'static [(&'static Tunable, u64)], first: u64) -> F
         let shape = SHAPES[seed as usize % SHAPES.len()];
         matrix(
             seed,
-            &Plan { shape, logs, in_order: seed % 2 == 0, steps, copies: 0, points, sample },
+            &Plan {
+                shape,
+                logs,
+                in_order: seed % 2 == 0,
+                steps,
+                points,
+                sample,
+                ..Plan::default()
+            },
             &figures,
         );
         progress.done(format_args!("seed {seed}"));

@@ -4,10 +4,11 @@
 
 use cenote_engine::create::Redundancy;
 use cenote_torture::live::disk::{Disk, Image};
-use cenote_torture::live::driver::{ALL, Driver, How, Seed};
+use cenote_torture::live::driver::{ALL, DEDUPLICATED, Driver, How, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep, lab};
 use cenote_torture::live::model::Model;
 use cenote_torture::{Progress, live, long};
+use cenote_vdev::draid;
 use std::sync::Arc;
 
 const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
@@ -15,7 +16,7 @@ const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
 }
 
 /// All layouts, each with small and large sectors.
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 14] = [
     shape(Redundancy::Single, 1, 9),
     shape(Redundancy::Single, 1, 12),
     shape(Redundancy::Single, 3, 9),
@@ -28,7 +29,15 @@ const SHAPES: [Shape; 12] = [
     shape(Redundancy::RaidZ(2), 4, 12),
     shape(Redundancy::RaidZ(3), 6, 9),
     shape(Redundancy::RaidZ(3), 5, 12),
+    shape(Redundancy::Draid(DRAID), 4, 12),
+    shape(Redundancy::Draid(DRAID_WITH_SPARE), 6, 9),
 ];
+
+/// dRAID vdevs, one of them with a distributed spare.
+const DRAID: draid::Shape =
+    draid::Shape { ndata: 2, nparity: 1, nspares: 0, children: 4, ngroups: 4 };
+const DRAID_WITH_SPARE: draid::Shape =
+    draid::Shape { ndata: 3, nparity: 2, nspares: 1, children: 6, ngroups: 1 };
 
 /// Disks that may join the pool.
 const JOINING: usize = 6;
@@ -52,9 +61,14 @@ fn verify(disks: &[Arc<Disk>], lab: &Lab, model: &Model) {
 }
 
 fn run(seed: u64, shape: &Shape, how: How, steps: u64) {
+    run_in(seed, shape, how, steps, |lab| lab);
+}
+
+/// As [`run`], in a lab that was changed.
+fn run_in(seed: u64, shape: &Shape, how: How, steps: u64, change: impl Fn(Lab) -> Lab) {
     let _seed = Seed(format!("seed {seed}, {steps} steps on {shape:?}"));
     let disks = disks(&vec![Image::new(shape.size); shape.disks + JOINING], None);
-    let lab = lab(&disks);
+    let lab = change(lab(&disks));
     let mut driver = Driver::of_new(seed, &lab, lab.create(shape).unwrap(), how);
     for step in 1..=steps {
         driver.step();
@@ -83,6 +97,23 @@ fn pools_hold_what_was_put_in() {
     let progress = Progress::of("random work", seeds as usize);
     live::side_by_side(0..seeds, |seed| {
         run(seed, &SHAPES[seed as usize % SHAPES.len()], ALL, steps);
+        progress.done(format_args!("seed {seed}"));
+    });
+}
+
+/// The same with deduplication, with tables that have logs and with those of before; every other pair of pools is encrypted.
+/// `CENOTE_SEED` runs a single seed.
+#[test]
+fn tables_count_what_there_is() {
+    let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
+    let (seeds, steps) = if long() { (160, 1500) } else { (8, 250) };
+    let progress = Progress::of("deduplication", seeds as usize);
+    live::side_by_side(only.map_or(0..seeds, |seed| seed..seed + 1), |seed| {
+        let shape = &SHAPES[(seed * 7 + 5) as usize % SHAPES.len()];
+        run_in(seed, shape, DEDUPLICATED, steps, |lab| {
+            let lab = if seed % 2 == 0 { lab.without("fast_dedup") } else { lab };
+            lab.encrypted(seed % 4 > 1)
+        });
         progress.done(format_args!("seed {seed}"));
     });
 }

@@ -38,6 +38,7 @@ use crate::holes::{self, Holed};
 use crate::mapfile::Unread;
 use crate::object;
 use crate::partition::{Part, Slice, image_of};
+use crate::parts;
 use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -270,7 +271,8 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 }
 
 /// Opens a file, block device, partition or object store ([`object::is_object`]) read-only; also a partition of an image
-/// ([`crate::Partition::path`]) and what begins somewhere in one ([`crate::path_at`]): `vdev_file_open`, `vdev_disk_open`.
+/// ([`crate::Partition::path`]) and what begins somewhere in one ([`crate::path_at`]): `vdev_file_open`, `vdev_disk_open`. The first part
+/// of an image that was split is opened as all of it.
 ///
 /// Errors: errors of opening it, `Unsupported` for an image whose map is not understood, and `InvalidInput` for anything else (a
 /// directory, a terminal).
@@ -281,6 +283,12 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
     if let Some((image, part)) = image_of(path) {
         return Slice::of(open_device(&image)?, part, path);
     }
+    let device = open_file(path)?;
+    Ok(parts::joined(&device)?.unwrap_or(device))
+}
+
+/// Opens a file or block device read-only, as it is: also a part of an image.
+pub(crate) fn open_file(path: &Path) -> io::Result<Arc<dyn Device>> {
     let file = File::open(path)?;
     let unread = unread(&file, path)?;
     let device = FileDevice::open(file, path, None)?;
@@ -339,6 +347,10 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     }
     if unread(&file, path)?.is_some() {
         let why = "its map says that some of it was not read from the disk";
+        return Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, why));
+    }
+    if kind.is_file() && parts::joined(&open_file(path)?)?.is_some() {
+        let why = "it is the first part of an image";
         return Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, why));
     }
     let mut held = Vec::new();

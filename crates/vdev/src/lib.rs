@@ -39,7 +39,7 @@
 //! | [`cache_device`] | cache devices, which are in no tree |
 //! | `backing` | files behind loop devices |
 //! | `partition` | partitions of disk images |
-//! | `parts` | what joins images that were split |
+//! | `parts` | images that were split, put together |
 //! | [`sought`] | vdevs that begin somewhere in an image |
 //! | `holes`, [`mapfile`] | images of which parts could not be read, and the maps that say so |
 //! | [`stats`] | counters |
@@ -141,7 +141,7 @@ pub use labels::{DeviceLabels, read_labels};
 pub use lag::newest_group;
 pub use mirror::choices as mirror_choices;
 pub use partition::{Partition, is_in_image, partitions, path_at};
-pub use parts::joined_by;
+pub use parts::is_later_part;
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::copying::Copying;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::VdevTree;
 use crate::device::Device;
+use crate::draid;
 use crate::queue::{self, LeafWork, Priority};
 use crate::state::VdevState;
 use crate::threads::{IoPool, Work};
@@ -92,6 +93,32 @@ impl Vdev {
             None => range,
         };
         child.range_on(leaf, range)
+    }
+
+    /// As [`Vdev::range_on`], also below dRAID: all places of the bytes, in ascending order.
+    pub fn ranges_on(&self, leaf: u64, range: Range<u64>) -> Vec<Range<u64>> {
+        let Some((layout, n, child)) = self.in_draid(leaf) else {
+            return self.range_on(leaf, range).into_iter().collect();
+        };
+        let places = layout.ranges_on(n, range).into_iter();
+        places.filter_map(|place| child.range_on(leaf, place)).collect()
+    }
+
+    /// The byte of the leaf before which all places are of the first `offset` bytes of this vdev. It grows with `offset`.
+    pub fn end_on(&self, leaf: u64, offset: u64) -> u64 {
+        let end = |range: Option<Range<u64>>| range.map_or(0, |range| range.end);
+        match self.in_draid(leaf) {
+            Some((layout, n, child)) => end(child.range_on(leaf, 0..layout.end_on(n, offset))),
+            None => end(self.range_on(leaf, 0..offset)),
+        }
+    }
+
+    /// The layout of this vdev, if it is dRAID, and its child that the leaf is at or below.
+    fn in_draid(&self, leaf: u64) -> Option<(&draid::Layout, usize, &Arc<Vdev>)> {
+        let layout = self.draid.as_ref()?;
+        let (n, child) =
+            self.children.iter().enumerate().find(|(_, child)| child.has_leaf(leaf))?;
+        Some((layout, n, child))
     }
 
     fn has_leaf(&self, leaf: u64) -> bool {

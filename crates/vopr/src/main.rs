@@ -5,7 +5,7 @@
 //! A seed is a history of a pool: file systems and volumes that several threads change at the same time and have stable, snapshots,
 //! clones, promotions, rollbacks, streams that are sent and received, properties; disks that are slow, fail, lie, go and come
 //! back, that join, are replaced (by resilvers and by rebuilds in the order of places) and leave, are trimmed and initialized; spares that step in; checkpoints that are gone back to;
-//! scrubs and resilvers; an object store with the data, of some pools, that fails and is away; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
+//! scrubs and resilvers; deduplication and encryption of some pools; an object store with the data, of some pools, that fails and is away; the power, which goes at any operation of a disk, in an import and a replay too. All of the engine runs, with every
 //! thread that it has in production. One thread at a time runs, and the seed says which ([`schedule`]); it says how long
 //! disks take, what a loss of power leaves ([`disk`], [`store`]), and what is done ([`plan`](mod@plan)). So the same seed gives the
 //! same history and the same bytes on the disks.

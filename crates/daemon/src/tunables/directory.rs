@@ -122,6 +122,7 @@ impl Contents for Files {
                 let mut files: Vec<_> = all(&["guid", "io", "reads", "state"], Entry::File);
                 if imported.engine().is_some() {
                     files.extend::<Vec<_>>(all(&["iostats", "txgs"], Entry::File));
+                    files.extend(kstat::ddt_files().map(|name| (name, Entry::File)));
                 }
                 if imported.pool().store().vdevs().growing_figures().is_some() {
                     files.push(("objects".to_string(), Entry::File));
@@ -174,6 +175,9 @@ impl Contents for Files {
                     "iostats" => Some(kstat::iostats(imported.engine()?)),
                     "reads" => Some(kstat::reads()),
                     "objects" => kstat::objects(&imported.pool()),
+                    name if name.starts_with("ddt_stats_") => {
+                        kstat::ddt_stats(imported.engine()?, name)
+                    }
                     name => {
                         let datasets = imported.mounts.figures();
                         let of = |(id, _): &&(u64, _)| objset_file(*id) == name;

@@ -13,9 +13,10 @@ use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use super::{check, draid};
 use crate::space_write::plan::{plan, top_level_asize};
 use crate::tunables;
+use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::invariant::broken;
-use cenote_format::label::LABEL_SIZE;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
 use cenote_pool::config_write::PoolConfig;
@@ -174,12 +175,16 @@ fn open(spec: &CreateSpec<'_>, leaf: &Leaf) -> Result<Sized, CreateError> {
     }
     let size = device.size() / LABEL_SIZE * LABEL_SIZE;
     if size < MIN_DEVICE {
-        return Err(spec.refuse(match spec.pool {
-            None => "one or more devices is less than the minimum size (64M)",
-            Some(_) => "device is less than the minimum size (64M)",
-        }));
+        return Err(too_small(spec));
     }
     Ok((device, size))
+}
+
+fn too_small(spec: &CreateSpec<'_>) -> CreateError {
+    spec.refuse(match spec.pool {
+        None => "one or more devices is less than the minimum size (64M)",
+        Some(_) => "device is less than the minimum size (64M)",
+    })
 }
 
 fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateError {
@@ -284,7 +289,12 @@ fn top_config(
     }
     let ashift = choose_ashift(spec.ashift, leaves)
         .ok_or_else(|| spec.refuse("block size out of range or does not match"))?;
-    let plan = plan(top_level_asize(kind, shape, sizes));
+    let asize = top_level_asize(kind, shape, sizes);
+    // OpenZFS opens no smaller one (`vdev_open`): of dRAID little may be left of large devices.
+    if asize < MIN_DEVICE - LABEL_START - LABEL_END {
+        return Err(too_small(spec));
+    }
+    let plan = plan(asize);
     if plan.ms_count == 0 {
         return Err(spec.refuse("one or more devices is too small"));
     }

@@ -16,13 +16,16 @@ use cenote_pool::ddt::{Entry, Key, LOG_FLUSHING};
 use std::time::Duration;
 
 impl Table {
-    /// Flushes some of the log, and swaps the logs when it is time (`ddt_sync_flush_log`).
-    pub(super) fn flush(&mut self, context: &mut Context<'_, '_>) -> Result<()> {
+    /// Flushes some of the log, and swaps the logs when it is time (`ddt_sync_flush_log`). Returns how many entries are in no log any
+    /// more.
+    pub(super) fn flush(&mut self, context: &mut Context<'_, '_>) -> Result<usize> {
         let backlog = (self.flushing.entries.len() + self.active.entries.len()) as u64;
-        let mut flushed = 0;
+        let begun = context.clock.now();
+        let (mut flushed, mut stored) = (0, 0);
         if !self.flushing.entries.is_empty() {
             let share = self.pace.share(backlog);
-            let last = self.flush_entries(&share, &mut flushed, context)?;
+            let (last, waiting) = self.flush_entries(&share, &mut flushed, context)?;
+            stored = flushed as usize - waiting;
             if self.flushing.entries.is_empty() {
                 self.truncate(context.tx)?;
             } else if let Some(last) = last {
@@ -34,17 +37,17 @@ impl Table {
         if self.flushing.entries.is_empty() && !self.active.entries.is_empty() {
             self.swap(context)?;
         }
-        self.pace.flushed(flushed, backlog);
-        Ok(())
+        self.pace.flushed(flushed, backlog, context.clock.since(begun));
+        Ok(stored)
     }
 
-    /// Flushes the first entries; returns the last key.
+    /// Flushes the first entries; returns the last key, and how many entries wait in the active log.
     fn flush_entries(
         &mut self,
         share: &Share,
         flushed: &mut u64,
         context: &mut Context<'_, '_>,
-    ) -> Result<Option<Key>> {
+    ) -> Result<(Option<Key>, usize)> {
         let begun = context.clock.now();
         let target = Duration::from_millis(t::DEDUP_LOG_FLUSH_MIN_TIME_MS.get())
             .min(Duration::from_secs(t::TXG_TIMEOUT.get()) / 2);
@@ -73,10 +76,11 @@ impl Table {
                 break;
             }
         }
+        let left = waiting.len();
         if !waiting.is_empty() {
             self.log(waiting, context)?;
         }
-        Ok(last)
+        Ok((last, left))
     }
 
     /// Begins to flush the active log, if it is time (`ddt_log_swap`).

@@ -29,10 +29,13 @@
 //! # Invariants
 //!
 //! - Counts of references never go below zero: a reference that is not there is said in the log, and frees nothing.
+//! - The references of what a group changed are those from before and what it took, less what it let go: nothing else counts them.
+//! - Logs have the entries that they had, and what a group adds, less what it flushes.
 //! - Live entries are empty between groups. An entry is in one place: live, in one log, or in one ZAP; logs are newer than ZAPs.
 //! - A histogram on disk counts what is in its ZAP and not in a log.
 //! - The lock of the tables is held while space is allocated, and never while something is read or written.
 
+mod figures;
 mod flush;
 mod pace;
 mod prune;
@@ -50,12 +53,14 @@ use cenote_pool::ddt::{self, CHECKSUMS, Entry, FLAG_FLAT, FLAG_LOG, Key};
 use cenote_store::Store;
 use cenote_store::write::WriteError;
 use cenote_store::write::dedup::{Allocate, Known, Name, Place, Placed, Tables, Wish};
+use figures::Figures;
+pub(crate) use figures::TABLES;
 use parking_lot::Mutex;
 pub use prune::Prune;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 pub(crate) use sync::FAST_DEDUP;
-use table::{From, Live, Table};
+use table::{From, Live, Table, Where};
 
 /// Flags of new tables of pools with the feature `fast_dedup`.
 const FAST: u64 = FLAG_FLAT | FLAG_LOG;
@@ -83,6 +88,8 @@ struct State {
     statistics: Option<u64>,
     /// Keys whose entries cannot be read in this group.
     unreadable: HashSet<(u8, Key)>,
+    /// What is counted, by table.
+    figures: BTreeMap<u8, Figures>,
 }
 
 /// The tables of a pool.
@@ -229,6 +236,24 @@ impl Dedup {
     }
 }
 
+#[cfg(feature = "planted")]
+impl Dedup {
+    /// Adds a reference to a live entry, and nothing else.
+    pub fn plant_reference(&self) {
+        let mut state = self.state.lock();
+        let mut live = state.tables.values_mut().flat_map(|table| table.live.values_mut());
+        let phys = live.next().and_then(|live| live.entry.phys.last_mut());
+        phys.into_iter().for_each(|phys| phys.refcount += 1);
+    }
+
+    /// Takes an entry out of a log. Returns whether there was one.
+    pub fn plant_lost_entry(&self) -> bool {
+        let mut state = self.state.lock();
+        let mut logs = state.tables.values_mut().map(|table| &mut table.active.entries);
+        logs.any(|entries| entries.pop_first().is_some())
+    }
+}
+
 /// Looks for keys in all ZAPs of a table (`ddt_zap_lookup`).
 fn look_up(base: &Arc<ObjectSet>, table: &ddt::Table, keys: Vec<Key>) -> Vec<Found> {
     let mut entries: Vec<Result<Option<Entry>>> = keys.iter().map(|_| Ok(None)).collect();
@@ -296,11 +321,20 @@ impl State {
     /// Whether an entry must be read. An entry in a log becomes live.
     fn is_missing(&mut self, (checksum, key): &Wanted) -> bool {
         let fast = self.group.as_ref().is_some_and(|group| group.fast);
-        let known = self.unreadable.contains(&(*checksum as u8, *key));
-        !known && !self.table(*checksum).revive(key, if fast { FAST } else { 0 })
+        if self.unreadable.contains(&(*checksum as u8, *key)) {
+            return false;
+        }
+        let found = self.table(*checksum).revive(key, if fast { FAST } else { 0 });
+        self.figures(*checksum).looked(found);
+        found == Where::Elsewhere
+    }
+
+    fn figures(&mut self, checksum: Checksum) -> &mut Figures {
+        self.figures.entry(checksum as u8).or_default()
     }
 
     fn insert(&mut self, (checksum, key): Wanted, entry: Result<Option<Entry>>, store: &Store) {
+        self.figures(checksum).read(entry.as_ref().ok().map(Option::is_some));
         match entry {
             Ok(entry) => self.table(checksum).insert(key, entry, &store.vdevs()),
             Err(e) => {
@@ -324,6 +358,7 @@ impl State {
             Some(left) => {
                 phys.refcount = left;
                 live.changed = true;
+                self.table(*checksum).let_go += 1;
             }
             // All its references are of this group.
             None if live.from == From::New => {
@@ -344,6 +379,7 @@ impl State {
         };
         let Some(more) = phys.refcount.checked_add(1) else { return false };
         (phys.refcount, live.changed) = (more, true);
+        self.table(*checksum).taken += 1;
         true
     }
 }
@@ -424,6 +460,8 @@ impl Tables for Dedup {
         }
         phys.refcount = references;
         live.changed = true;
-        Ok(Placed::At(Place { dvas: phys.copies(key.is_encrypted()), birth: phys.birth }))
+        let place = Place { dvas: phys.copies(key.is_encrypted()), birth: phys.birth };
+        state.table(checksum).taken += 1;
+        Ok(Placed::At(place))
     }
 }

@@ -4,6 +4,7 @@
 //! A group flushes a share of what is logged, and more the longer logs get, so that no log grows without an end.
 
 use crate::tunables as t;
+use std::time::Duration;
 
 /// The pressure without a cap on the log, in tenths.
 const NO_PRESSURE: u64 = 10;
@@ -14,6 +15,8 @@ pub(super) struct Pace {
     /// Entries that are logged, and flushed, in a group: moving averages.
     pub ingest_rate: u64,
     pub flush_rate: u64,
+    /// Milliseconds that a group takes to flush, as such an average.
+    pub flush_time_rate: u64,
     /// In tenths (`ddt_log_flush_pressure`).
     pressure: u64,
     backlog: u64,
@@ -21,7 +24,13 @@ pub(super) struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { ingest_rate: 0, flush_rate: 0, pressure: NO_PRESSURE, backlog: 0 }
+        Pace {
+            ingest_rate: 0,
+            flush_rate: 0,
+            flush_time_rate: 0,
+            pressure: NO_PRESSURE,
+            backlog: 0,
+        }
     }
 }
 
@@ -44,9 +53,11 @@ impl Pace {
         self.ingest_rate = average(count, self.ingest_rate);
     }
 
-    /// A group has flushed so many entries of those that were in both logs.
-    pub fn flushed(&mut self, count: u64, backlog: u64) {
+    /// A group has flushed so many entries of those that were in both logs, in this time.
+    pub fn flushed(&mut self, count: u64, backlog: u64, took: Duration) {
         self.backlog = backlog;
+        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.flush_time_rate = average(milliseconds, self.flush_time_rate);
         self.flush_rate = average(count, self.flush_rate);
     }
 

@@ -178,6 +178,7 @@ impl State {
             _ => return false,
         }
         live.changed = true;
+        self.table(*checksum).let_go += was.refcount;
         true
     }
 }

@@ -25,7 +25,7 @@
 //! - An entry is in one log: what comes into the active log leaves the other one.
 //! - A block of records is no longer than a block of the log.
 
-use super::table::{From, Layout, Live, Table};
+use super::table::{From, Layout, Live, Table, all_references};
 use super::{Dedup, FAST};
 use cenote_dmu::outside::Clock;
 use cenote_dmu::write::zap::ZapFormat;
@@ -104,6 +104,9 @@ impl Dedup {
         let mut state = self.state.lock();
         let others = state.tables.len();
         invariant!(others == 0, "{others} deduplication tables came up while they were written");
+        for table in tables.values() {
+            state.figures(table.checksum).left(table);
+        }
         (state.tables, state.statistics) = (tables, statistics);
         written.map(|()| freed)
     }
@@ -142,6 +145,9 @@ fn pointer(checksum: Checksum, key: &Key, phys: &Phys) -> BlockPointer {
 
 impl Table {
     pub(super) fn sync(&mut self, context: &mut Context<'_, '_>) -> Result<()> {
+        let (known, there) = (self.in_logs, self.logged_entries());
+        let checksum = self.checksum.name();
+        invariant!(known == there, "the logs of {checksum} had {known} entries, and have {there}");
         let changed = self.take_changed(context);
         if changed.is_empty() && !self.is_anything() {
             self.layout = None;
@@ -159,11 +165,20 @@ impl Table {
             return self.update_statistics(context);
         }
         let count = changed.len() as u64;
+        // What was in a log already is there once.
+        let more = changed.iter().filter(|live| matches!(live.from, From::New | From::Zap)).count();
         if count > 0 {
             self.log(changed.into_iter().map(|live| live.entry).collect(), context)?;
         }
         self.pace.ingested(count);
-        self.flush(context)
+        let stored = self.flush(context)?;
+        let (had, has) = (known + more, self.logged_entries());
+        invariant!(
+            has + stored == had,
+            "the logs of {checksum} have {has} entries of {had}, {stored} of which were stored"
+        );
+        self.in_logs = has;
+        Ok(())
     }
 
     /// Whether it has objects.
@@ -175,7 +190,10 @@ impl Table {
     /// The live entries that are not what they were. The others are where they were.
     fn take_changed(&mut self, context: &mut Context<'_, '_>) -> Vec<Live> {
         let mut changed = Vec::new();
+        let (mut before, mut after) = (0u128, 0u128);
         for (_, mut live) in std::mem::take(&mut self.live) {
+            before += live.before;
+            after += all_references(&live.entry);
             if !live.changed {
                 if live.from == From::Zap {
                     self.count(&live.entry, context.vdevs);
@@ -188,6 +206,12 @@ impl Table {
                 changed.push(live);
             }
         }
+        let (taken, let_go) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.let_go));
+        invariant!(
+            before + u128::from(taken) == after + u128::from(let_go),
+            "blocks of {} had {before} references, of which {let_go} went and {taken} came, and have {after}",
+            self.checksum.name()
+        );
         changed
     }
 

@@ -38,11 +38,26 @@ pub(super) enum From {
     Flushing,
 }
 
+/// Where an entry is that is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// Live already.
+    Live,
+    /// In the active log.
+    Active,
+    /// In the log that is being flushed.
+    Flushing,
+    /// In a ZAP, or nowhere.
+    Elsewhere,
+}
+
 /// An entry of the group that is being written (`ddt_entry_t`, `ddt_alloc`).
 #[derive(Debug)]
 pub(super) struct Live {
     pub entry: Entry,
     pub from: From,
+    /// Its references as it was looked up.
+    pub before: u128,
     /// It is not what it was.
     pub changed: bool,
     /// Copies were allocated in this group.
@@ -51,9 +66,15 @@ pub(super) struct Live {
     pub data: Option<Abd>,
 }
 
+/// The references of an entry, of its obsolete variant as well.
+pub(super) fn all_references(entry: &Entry) -> u128 {
+    entry.phys.iter().map(|phys| u128::from(phys.refcount)).sum()
+}
+
 impl Live {
     fn of(entry: Entry, from: From) -> Live {
-        Live { entry, from, changed: false, fresh: false, data: None }
+        let before = all_references(&entry);
+        Live { entry, from, before, changed: false, fresh: false, data: None }
     }
 
     /// Whether it was nowhere before.
@@ -116,6 +137,11 @@ pub(super) struct Table {
     pub flushing: Log,
     /// What is in logs.
     pub logged: Histogram,
+    /// Entries that the last group left in the logs.
+    pub in_logs: usize,
+    /// References that the group took to blocks of it, and let go.
+    pub taken: u64,
+    pub let_go: u64,
     pub pace: Pace,
 }
 
@@ -123,8 +149,20 @@ impl Table {
     pub fn new(checksum: Checksum) -> Table {
         let (objects, histograms, live, active, logged, pace) = Default::default();
         let flushing = Log { number: 1, ..Log::default() };
-        let layout = None;
-        Table { checksum, layout, objects, histograms, live, active, flushing, logged, pace }
+        Table {
+            checksum,
+            layout: None,
+            objects,
+            histograms,
+            live,
+            active,
+            flushing,
+            logged,
+            in_logs: 0,
+            taken: 0,
+            let_go: 0,
+            pace,
+        }
     }
 
     /// From how it is on disk. `statistics` has the histograms.
@@ -160,6 +198,7 @@ impl Table {
                 tracing::warn!("the logs of {} count more than can be", found.checksum.name());
             }
         }
+        table.in_logs = table.logged_entries();
         Ok(table)
     }
 
@@ -178,6 +217,11 @@ impl Table {
 
     pub fn is_flat(&self) -> bool {
         self.flags() & FLAG_FLAT != 0
+    }
+
+    /// Entries in its logs.
+    pub fn logged_entries(&self) -> usize {
+        self.active.entries.len() + self.flushing.entries.len()
     }
 
     pub fn has_log(&self, object: u64) -> bool {
@@ -220,8 +264,8 @@ impl Table {
         self.live.get_mut(key)
     }
 
-    /// Whether an entry is live, now at least: one in a log becomes so. A table without anything gets these flags.
-    pub fn revive(&mut self, key: &Key, new_flags: u64) -> bool {
+    /// Where an entry is. One in a log becomes live. A table without anything gets these flags.
+    pub fn revive(&mut self, key: &Key, new_flags: u64) -> Where {
         if self.layout.is_none() {
             let (version, flags) = (u64::from(new_flags != 0), new_flags);
             // Tables of version 0 are in the object directory.
@@ -229,16 +273,18 @@ impl Table {
             self.layout = Some(Layout { version, flags, directory });
         }
         if self.live.contains_key(key) {
-            return true;
+            return Where::Live;
         }
-        let logged = match self.active.entries.get(key) {
-            Some(entry) => Some((entry, From::Active)),
-            None => self.flushing.entries.get(key).map(|entry| (entry, From::Flushing)),
+        let (entry, from, found) = match self.active.entries.get(key) {
+            Some(entry) => (entry, From::Active, Where::Active),
+            None => match self.flushing.entries.get(key) {
+                Some(entry) => (entry, From::Flushing, Where::Flushing),
+                None => return Where::Elsewhere,
+            },
         };
-        let Some((entry, from)) = logged else { return false };
         let live = Live::of(entry.clone(), from);
         self.live.insert(*key, live);
-        true
+        found
     }
 
     /// Makes an entry live that was looked up in the ZAPs; `None`: it is in none.

@@ -223,9 +223,8 @@ impl Told {
                 if any && (freed.is_in_the_way() || !shared.vacant.auto.goes_on()) {
                     return Some(piece.start);
                 }
-                if let Some(range) =
-                    top.range_on(leaf.guid(), piece.clone()).and_then(worth_trimming)
-                {
+                let places = top.ranges_on(leaf.guid(), piece.clone());
+                for range in places.into_iter().filter_map(worth_trimming) {
                     any = true;
                     // A device that fails keeps what it has.
                     let _failed = tree.trim(leaf, range);

@@ -102,9 +102,9 @@ pub enum ActivityError {
     /// There is nothing to stop.
     #[error("there is no active {}", deed(*.0))]
     Nothing(Activity),
-    /// The bytes of a metaslab of dRAID are in several places of a device.
-    #[error("devices of dRAID are not initialized or trimmed yet")]
-    Draid,
+    /// A distributed spare has no device of its own.
+    #[error("a distributed spare is not initialized or trimmed")]
+    Distributed,
     /// What is free on the vdev is about to hold something.
     #[error("raidz expansion in progress")]
     Expanding,
@@ -332,8 +332,8 @@ impl Engine {
         if !vdev.writable() {
             return Err(ActivityError::NotWritable);
         }
-        if shared.is_below_draid(vdev.guid()) {
-            return Err(ActivityError::Draid);
+        if vdev.is_distributed() {
+            return Err(ActivityError::Distributed);
         }
         if shared.is_expanding(vdev.guid()) {
             return Err(ActivityError::Expanding);
@@ -444,8 +444,8 @@ impl Shared {
                 // It goes on when that has ended.
                 return;
             }
-            if self.is_below_draid(leaf.guid()) {
-                return self.suspend_activity(key, leaf, &ActivityError::Draid.to_string());
+            if leaf.is_distributed() {
+                return self.suspend_activity(key, leaf, &ActivityError::Distributed.to_string());
             }
             if !is_able(key.0, leaf) {
                 return self.suspend_activity(key, leaf, &ActivityError::Unsupported.to_string());
@@ -457,12 +457,6 @@ impl Shared {
                 Err(e) => tracing::warn!(?leaf, activity = ?key.0, "it does not go on: {e}"),
             }
         });
-    }
-
-    /// Whether a leaf is below dRAID, where the bytes of a metaslab are in several places.
-    fn is_below_draid(&self, leaf: u64) -> bool {
-        let tree = self.disk.tree();
-        tree.top_of(leaf).is_some_and(|top| top.draid().is_some())
     }
 
     /// What is noted as under way.

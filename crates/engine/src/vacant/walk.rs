@@ -59,9 +59,14 @@ pub(super) fn place(shared: &Shared, leaf: u64) -> Option<Place> {
 }
 
 impl Place {
-    /// Bytes of the leaf's allocatable space.
-    fn on_leaf(&self, of_top: Range<u64>) -> Range<u64> {
-        self.top.range_on(self.leaf.guid(), of_top).unwrap_or(0..0)
+    /// Bytes of the leaf's allocatable space, in ascending order: more than one piece where a distributed spare has what is between.
+    fn on_leaf(&self, of_top: Range<u64>) -> Vec<Range<u64>> {
+        self.top.ranges_on(self.leaf.guid(), of_top)
+    }
+
+    /// Where on the leaf what comes before this byte of the vdev ends.
+    fn end_on_leaf(&self, of_top: u64) -> u64 {
+        self.top.end_on(self.leaf.guid(), of_top)
     }
 }
 
@@ -209,8 +214,8 @@ impl Walk<'_> {
             let Some(extent) = group.metaslabs().get(next).map(|metaslab| metaslab.extent()) else {
                 return End::All;
             };
-            let last = place.on_leaf(extent.start..extent.start + extent.size).end;
-            let end = place.on_leaf(0..place.top.asize()).end;
+            let last = place.end_on_leaf(extent.start + extent.size);
+            let end = place.end_on_leaf(place.top.asize());
             self.own.left.store(end.saturating_sub(self.offset), Ordering::Relaxed);
             if last > self.offset
                 && let Some(end) = self.metaslab(next, extent.start)
@@ -265,47 +270,64 @@ impl Walk<'_> {
 
     /// Does the ranges of a metaslab that is disabled, or some of them if an allocation waits.
     fn batch(&mut self, place: &Place, disabled: &Disabled) -> Batch {
-        let (ashift, mut bytes, mut next) = (place.top.ashift(), 0, 0);
+        let (mut bytes, mut next) = (0, 0);
         for (start, end) in &disabled.ranges {
             invariant!(
                 next <= *start && start < end,
                 "vdev {}: free space {start:#x}-{end:#x} after {next:#x}",
                 place.top.id()
             );
-            let range = place.on_leaf(*start..*end);
-            let range = range.start.max(self.offset)..range.end;
-            let whole = match self.pattern {
-                Some(_) => Some(range.clone()),
-                None => worth_trimming(range.clone()),
-            };
-            for piece in whole.into_iter().flat_map(|whole| pieces(whole, ashift, self.chunk)) {
-                if bytes > 0 && (disabled.is_in_the_way() || self.is_stopped()) {
-                    return Batch::Done(bytes, *start);
+            for range in place.on_leaf(*start..*end) {
+                let range = range.start.max(self.offset)..range.end;
+                match self.range(place, (disabled, range), &mut bytes) {
+                    Ok(true) => {}
+                    Ok(false) => return Batch::Done(bytes, *start),
+                    Err(batch) => return batch,
                 }
-                let (at, len, done) = (piece.start, piece.end - piece.start, self.offset);
-                invariant!(
-                    at >= done,
-                    "{:?}: byte {at:#x} of leaf {} comes after {done:#x}",
-                    self.key.0,
-                    self.key.1
-                );
-                match self.piece(&place.leaf, piece) {
-                    Ok(()) => {}
-                    Err(ErrorKind::Unsupported) => return Batch::Unsupported,
-                    Err(_) if !place.leaf.writable() || place.leaf.is_leaving() => {
-                        return Batch::Away;
-                    }
-                    Err(_) => {
-                        self.failed.get_or_insert(at);
-                    }
-                }
-                bytes += len;
-                self.offset = at + len;
             }
-            self.offset = self.offset.max(range.end);
             next = *end;
         }
         Batch::Done(bytes, next)
+    }
+
+    /// Does a range of a leaf, unless an allocation waits (`false`), or the leaf takes nothing.
+    fn range(
+        &mut self,
+        place: &Place,
+        (disabled, range): (&Disabled, Range<u64>),
+        bytes: &mut u64,
+    ) -> Result<bool, Batch> {
+        let whole = match self.pattern {
+            Some(_) => Some(range.clone()),
+            None => worth_trimming(range.clone()),
+        };
+        let ashift = place.top.ashift();
+        for piece in whole.into_iter().flat_map(|whole| pieces(whole, ashift, self.chunk)) {
+            if *bytes > 0 && (disabled.is_in_the_way() || self.is_stopped()) {
+                return Ok(false);
+            }
+            let (at, len, done) = (piece.start, piece.end - piece.start, self.offset);
+            invariant!(
+                at >= done,
+                "{:?}: byte {at:#x} of leaf {} comes after {done:#x}",
+                self.key.0,
+                self.key.1
+            );
+            match self.piece(&place.leaf, piece) {
+                Ok(()) => {}
+                Err(ErrorKind::Unsupported) => return Err(Batch::Unsupported),
+                Err(_) if !place.leaf.writable() || place.leaf.is_leaving() => {
+                    return Err(Batch::Away);
+                }
+                Err(_) => {
+                    self.failed.get_or_insert(at);
+                }
+            }
+            *bytes += len;
+            self.offset = at + len;
+        }
+        self.offset = self.offset.max(range.end);
+        Ok(true)
     }
 
     /// One request.

@@ -241,8 +241,11 @@ pub fn replaying() -> EngineOptions {
 struct FileSystems;
 
 impl Contents for FileSystems {
-    fn fill(&self, os: &mut OpenObjectSet, _: &Format, txg: u64) -> Result<(), WriteError> {
-        let formatted = cenote_zpl::format(os, &CreateProps::default(), txg);
+    fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
+        let formatted = match *what {
+            Format::Volume { size, block_size } => cenote_zpl::format_volume(os, size, block_size),
+            Format::Filesystem { .. } => cenote_zpl::format(os, &CreateProps::default(), txg),
+        };
         formatted.map_err(|e| WriteError::Sink(Box::new(e)))
     }
 

@@ -2,7 +2,7 @@
 
 use super::history::{Found, History, Names, Seen, Tree};
 use super::world::Sync;
-use super::{Moment, Stopped};
+use super::{Moment, Stopped, dedup};
 use cenote_engine::Engine;
 use cenote_zpl::Volume;
 use rand::Rng;
@@ -24,6 +24,8 @@ pub struct Block {
     pub at: Moment,
     /// When changes are made stable.
     pub sync: Sync,
+    /// What is written comes again often: there is something to deduplicate.
+    pub repeats: bool,
     /// What it may hold after a crash.
     pub history: History,
     content: Vec<u8>,
@@ -50,8 +52,8 @@ impl Block {
         let found = engine.pool().dsl().find(name)?;
         let objset = found.ok_or_else(|| Stopped(format!("{name} is not there")))?.ds_obj;
         let volume = Volume::open_live(engine.live(objset)?)?;
-        let (history, sync) = (History::default(), Sync::Standard);
-        let mut block = Block { rng, engine, volume, objset, at, sync, history, content };
+        let (history, sync, repeats) = (History::default(), Sync::Standard, false);
+        let mut block = Block { rng, engine, volume, objset, at, sync, repeats, history, content };
         let (names, nodes) = block.state();
         block.history.set(&names, &nodes);
         Ok(block)
@@ -93,14 +95,18 @@ impl Block {
     pub fn step(&mut self) -> Result<(), Stopped> {
         for _ in 0..self.rng.random_range(1..3) {
             let begun = (self.at)();
-            let most = if self.rng.random_ratio(1, 6) { 100_000 } else { 6000 };
+            let large = self.rng.random_ratio(1, if self.repeats { 2 } else { 6 });
+            let most = if large { 100_000 } else { 6000 };
             let len = self.rng.random_range(1..most);
             let at = self.rng.random_range(0..self.content.len() - len);
             let done = if self.rng.random_ratio(1, 4) {
                 self.content[at..at + len].fill(0);
                 self.volume.discard(at as u64, len as u64)
             } else {
-                let data: Vec<u8> = (0..len).map(|_| self.rng.random()).collect();
+                let data: Vec<u8> = match self.repeats && self.rng.random() {
+                    true => dedup::again(&mut self.rng, at, len),
+                    false => (0..len).map(|_| self.rng.random()).collect(),
+                };
                 self.content[at..at + len].copy_from_slice(&data);
                 self.volume.write(at as u64, &data)
             };

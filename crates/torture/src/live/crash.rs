@@ -9,10 +9,12 @@
 //! imports a smaller one for writing.
 
 use super::disk::{Disk, Image, Journal, Replay};
-use super::driver::{ALL, Committed, Driver, Seed};
+use super::driver::{ALL, Committed, Driver, How, Seed};
 use super::lab::{Logs, Shape, disks, hand_over, judge, keep, lab};
-use super::{side_by_side, space};
+use super::{Stopped, dedup, side_by_side, space};
+use cenote_engine::create::Redundancy;
 use cenote_format::label::Uberblock;
+use cenote_pool::Pool;
 use cenote_pool::discover::Candidate;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -36,12 +38,37 @@ pub struct Plan {
     pub steps: u64,
     /// Of a hundred changes of files, how many more copy than usual; then there are several file systems.
     pub copies: u32,
+    /// Which properties are set.
+    pub how: How,
+    /// Feature that the pool lacks.
+    pub without: Option<&'static str>,
+    /// Whether the pool is encrypted.
+    pub encrypted: bool,
     /// Crashes.
     pub points: usize,
     /// Crashes of which zdb judges what is left; of half of these, or of all if they are all, it judges
     /// the pool in the end too. Of second crashes it judges as large a part as of first
     /// ones.
     pub sample: usize,
+}
+
+impl Default for Plan {
+    /// Nothing on one disk, with all properties but those of deduplication.
+    fn default() -> Plan {
+        let shape = Shape { redundancy: Redundancy::Single, disks: 1, ashift: 12, size: 64 << 20 };
+        Plan {
+            shape,
+            logs: Logs::On,
+            in_order: true,
+            steps: 0,
+            copies: 0,
+            how: ALL,
+            without: None,
+            encrypted: false,
+            points: 0,
+            sample: 0,
+        }
+    }
 }
 
 /// Something that was done, from beginning to end.
@@ -51,6 +78,7 @@ pub struct Story {
     committed: Committed,
     /// Transaction groups that were committed, each with the number of operations until then.
     known: Vec<(u64, usize)>,
+    how: How,
 }
 
 impl Story {
@@ -86,7 +114,9 @@ fn tell(seed: u64, plan: &Plan) -> Story {
         true => lab(&disks),
         false => lab(&disks).on_all_processors(),
     };
-    let mut driver = Driver::of_new(seed, &lab, lab.create_with(&shape, logs).unwrap(), ALL);
+    let lab = plan.without.iter().fold(lab, |lab, feature| lab.without(feature));
+    let lab = lab.encrypted(plan.encrypted);
+    let mut driver = Driver::of_new(seed, &lab, lab.create_with(&shape, logs).unwrap(), plan.how);
     driver.largest = 30_000;
     driver.copies = plan.copies;
     let mut known = Vec::new();
@@ -102,7 +132,7 @@ fn tell(seed: u64, plan: &Plan) -> Story {
     driver.reimport();
     work(&mut driver, &journal, &mut known, steps / 3);
     let (_, committed) = driver.export();
-    Story { first, journal, committed, known }
+    Story { first, journal, committed, known, how: plan.how }
 }
 
 /// What a crash left of a pool.
@@ -132,6 +162,8 @@ pub struct Figures {
     pub judged_again: AtomicU64,
     /// Crashes that left a pool with cloned blocks.
     pub cloned: AtomicU64,
+    /// Crashes that left a pool with blocks that a deduplication table counts several times.
+    pub shared: AtomicU64,
     /// Most log space maps that a crash left.
     pub logs: AtomicUsize,
     /// Metaslabs whose free space was compared after crashes.
@@ -240,12 +272,22 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
         return;
     };
     figures.pools.fetch_add(1, Ordering::Relaxed);
+    recovered.driver.how = story.how;
     let (driver, txg) = (&mut recovered.driver, recovered.txg);
     let kept = || keep(&point.left.images);
     let has_clones = driver.engine().pool().clone_saved().unwrap() > 0;
     figures.cloned.fetch_add(has_clones.into(), Ordering::Relaxed);
     let as_left = lab(&disks(&point.left.images, None)).look();
-    if let Err(why) = as_left.and_then(|pool| space::check_promises(&pool)) {
+    let counts = |pool: &Pool| match story.how.dedup.is_empty() {
+        true => Ok(0),
+        false => dedup::check(pool).map_err(|Stopped(why)| why),
+    };
+    let looked = as_left.and_then(|pool| {
+        let shared = counts(&pool)?;
+        figures.shared.fetch_add((shared > 0).into(), Ordering::Relaxed);
+        space::check_promises(&pool)
+    });
+    if let Err(why) = looked {
         panic!("what a crash left at group {txg}: {why}; images in {}", kept());
     }
     match space::check_metaslabs(driver.engine()) {
@@ -286,7 +328,8 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
             committed.insert(group, before.clone());
         }
         let first = point.left.images.clone();
-        crash_again(&Story { first, journal, committed, known }, txg, point, figures);
+        let how = story.how;
+        crash_again(&Story { first, journal, committed, known, how }, txg, point, figures);
     }
 }
 
@@ -307,6 +350,7 @@ fn crash_again(story: &Story, first: u64, point: &Point, figures: &Figures) {
         let left = Left { images, durable: Some(story.durable(at).unwrap_or(first)) };
         let again = recover(&left, &story.committed, None, rng.random());
         let Some(Recovered { mut driver, txg, disks }) = again else { continue };
+        driver.how = story.how;
         (0..3).for_each(|_| driver.step());
         let same = driver.check();
         assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", keep(&left.images));

@@ -12,9 +12,9 @@ mod files;
 mod pools;
 mod volumes;
 
-use super::demand;
-use super::lab::{Lab, Plain};
+use super::lab::{Lab, POOL, Plain};
 use super::model::Model;
+use super::{Stopped, dedup, demand};
 use cenote_engine::Engine;
 use cenote_engine::change::Changes;
 use cenote_pool::Pool;
@@ -63,8 +63,8 @@ pub struct Driver {
     pub largest: usize,
     /// Changes that were refused for want of space.
     pub refused: u64,
-    /// Compressions and checksums that are chosen.
-    how: How,
+    /// Properties that are chosen.
+    pub how: How,
     /// Of how many looks at the pool one compares the free space of its metaslabs.
     pub sample: u64,
     /// Looks at the pool.
@@ -74,12 +74,14 @@ pub struct Driver {
 }
 
 /// Properties to be chosen from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct How {
     /// `compression`.
     pub compressions: &'static [&'static str],
     /// `checksum`.
     pub checksums: &'static [&'static str],
+    /// `dedup`; none: nothing is deduplicated. The root file system has the first one in the beginning.
+    pub dedup: &'static [&'static str],
 }
 
 /// All that there are.
@@ -100,6 +102,23 @@ pub const ALL: How = How {
         "zstd-fast-10",
     ],
     checksums: &["on", "off", "fletcher2", "fletcher4", "sha256", "sha512", "skein", "edonr"],
+    dedup: &[],
+};
+
+/// All that there are, and deduplication by every function that OpenZFS 2.1 knows.
+pub const DEDUPLICATED: How = How {
+    dedup: &[
+        "on",
+        "off",
+        "verify",
+        "sha256",
+        "sha512",
+        "sha512,verify",
+        "skein",
+        "skein,verify",
+        "edonr,verify",
+    ],
+    ..ALL
 };
 
 /// Most bytes of most writes where they may be large.
@@ -151,7 +170,23 @@ impl Driver {
         let live = engine.live(root.ds_obj).unwrap();
         let root = FileSystem::open_live(live, Settings::default()).unwrap().root();
         let model = Model::new(&engine.pool(), root);
-        Driver::new(seed, lab, engine, model, how)
+        let mut driver = Driver::new(seed, lab, engine, model, how);
+        if let Some(value) = how.dedup.first() {
+            let before = driver.model.clone();
+            driver.set_property(POOL, "dedup", value);
+            // Most writes have whole blocks then, which can be equal.
+            driver.set_property(POOL, "recordsize", "4096");
+            driver.note(&before, true);
+        }
+        driver
+    }
+
+    /// Bytes for the place `at` of a file or volume: if blocks are deduplicated often those of others.
+    fn bytes(&mut self, at: u64, len: usize) -> Vec<u8> {
+        match !self.how.dedup.is_empty() && self.chance(60) {
+            true => dedup::again(&mut self.rng, at as usize, len),
+            false => bytes(&mut self.rng, len),
+        }
     }
 
     fn start_clock(&mut self) {
@@ -326,6 +361,9 @@ impl Driver {
         let pool = self.engine.pool();
         // What was destroyed is freed, also if a crash came in between.
         demand!(!is_freeing(&pool), "freeing {:?}", pool.get("freeing").map(|v| v.exact));
+        if !self.how.dedup.is_empty() {
+            dedup::check(&pool).map_err(|Stopped(why)| why)?;
+        }
         self.model.compare(&pool)
     }
 

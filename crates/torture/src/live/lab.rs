@@ -15,7 +15,8 @@
 //! | `account` | each block is counted once, and all that is allocated is found | this program |
 //! | `hand_over` | OpenZFS imports the pool for writing, syncs and exports it | OpenZFS's engine with assertions |
 //!
-//! OpenZFS 2.1 does not write to a pool with cloned blocks, and its `zdb` sees no leaks there. `account_for_clones` checks those.
+//! OpenZFS 2.1 does not write to a pool with cloned blocks or with fast deduplication tables, and its `zdb` sees no leaks there.
+//! `account_for_clones` checks those, and a newer `zdb`, if there is one.
 //! Images of a pool that fails are kept, and the error says where.
 
 use super::disk::{Disk, Image, Journal};
@@ -23,15 +24,19 @@ use super::driver::time;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Chance, Clock, Outside, Timer};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::crypt::KeyFormat;
+use cenote_dsl::write::crypt::{Encryption, RootKey};
 use cenote_engine::change::{Contents, Format};
 use cenote_engine::create::{
     CreateError, CreateSpec, FIRST_TXG, Layout, LeafKind, OpenDevices, Opened, Prepared,
     Redundancy, SystemDevices, VdevSpec, prepare,
 };
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
+use cenote_format::crypt::{Suite, WrappingKey};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
 use cenote_pool::devices::Opener;
 use cenote_pool::discover::{Candidate, on_devices};
+use cenote_pool::error::Target;
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::logsm::LogSpaceMap;
 use cenote_pool::metaslab::{Metaslab, PoolSpace, VdevSpace};
@@ -94,6 +99,20 @@ impl Default for Throttle {
     }
 }
 
+/// The key of encrypted pools.
+fn key() -> WrappingKey {
+    WrappingKey::from_hex("5a".repeat(32).as_bytes()).unwrap()
+}
+
+/// Loads the key of a pool, if it is encrypted.
+fn load_key(pool: &Pool) -> Result<(), String> {
+    let root = pool.dsl().root().map_err(|e| e.to_string())?;
+    match pool.dsl().crypto_key(&root).map_err(|e| e.to_string())? {
+        Some(_) => pool.dsl().load_key(&root, key()).map_err(|e| e.to_string()),
+        None => Ok(()),
+    }
+}
+
 /// A clock that stands still, and numbers that look random but come again.
 fn repeated(seed: u64) -> Outside {
     let rng = Mutex::new(SmallRng::seed_from_u64(seed));
@@ -111,6 +130,8 @@ pub struct Lab {
     throttle: Throttle,
     /// Features that new pools lack.
     without: Vec<&'static str>,
+    /// New pools are encrypted: the root file system is an encryption root. Its key is loaded wherever one is imported.
+    encrypted: bool,
 }
 
 impl OpenDevices for Lab {
@@ -140,8 +161,8 @@ impl OpenDevices for Lab {
 impl Lab {
     /// With these disks.
     pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
-        let (objects, without) = Default::default();
-        Lab { disks, objects, in_order: true, throttle: Throttle::default(), without }
+        let (objects, without, encrypted) = Default::default();
+        Lab { disks, objects, in_order: true, throttle: Throttle::default(), without, encrypted }
     }
 
     /// With a device in an object store as well; [`cenote_vdev::object::provide`] says where it is.
@@ -154,6 +175,11 @@ impl Lab {
     pub fn without(mut self, feature: &'static str) -> Lab {
         self.without.push(feature);
         self
+    }
+
+    /// Pools that are made here are encrypted, or not.
+    pub fn encrypted(self, encrypted: bool) -> Lab {
+        Lab { encrypted, ..self }
     }
 
     /// Engines hold changes back so.
@@ -234,6 +260,9 @@ impl Lab {
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
         let options = self.options(0);
+        let wrapping = Arc::new(key());
+        let root = RootKey { format: KeyFormat::Hex, salt: 0, iterations: 0, wrapping };
+        let encryption = Encryption::Root(root, Suite::Aes256Gcm, "prompt".into());
         let request = CreateRequest {
             temporary_name: None,
             spec: CreateSpec {
@@ -250,7 +279,7 @@ impl Lab {
             features: &features,
             props: &[],
             root_props: &[],
-            encryption: None,
+            encryption: self.encrypted.then_some(&encryption),
             altroot: None,
             arc_bytes: Some(16 << 20),
         };
@@ -304,7 +333,9 @@ impl Lab {
     pub fn look_with(&self, options: ImportOptions) -> Result<Arc<Pool>, String> {
         let found = self.find().ok_or("there is no pool")?;
         let options = ImportOptions { readonly: true, force: true, ..options };
-        Pool::import(&found, &options).map_err(|e| e.to_string())
+        let pool = Pool::import(&found, &options).map_err(|e| e.to_string())?;
+        load_key(&pool)?;
+        Ok(pool)
     }
 
     /// Imports a pool for writing.
@@ -326,7 +357,11 @@ impl Lab {
     ) -> Result<Arc<Engine>, ImportError> {
         let (force, arc_bytes, hostid) = (true, Some(16 << 20), Some(1));
         let how = ImportOptions { force, arc_bytes, hostid, ..options };
-        Engine::import(candidate, &how, self.options(candidate.txg))
+        let engine = Engine::import(candidate, &how, self.options(candidate.txg))?;
+        let target = || Target { name: POOL.into(), new_name: None };
+        let damaged = |why| ImportError::Damaged { target: target(), why, recovery: None };
+        load_key(&engine.pool()).map_err(damaged)?;
+        Ok(engine)
     }
 }
 
@@ -353,7 +388,11 @@ pub fn judge(images: &[Image]) -> super::Verdict {
     }
     let agreed = cenote_testpools::try_judge_space(dir.path(), POOL)
         .and_then(|said| same_space(&lab(&disks(images, None)), &said))
-        .and_then(|()| account_for_clones(&lab(&disks(images, None))));
+        .and_then(|()| account_for_clones(&lab(&disks(images, None))))
+        .and_then(|()| match is_foreign(&*lab(&disks(images, None)).look()?) {
+            true => cenote_testpools::try_judge_newer(dir.path(), POOL),
+            false => Ok(()),
+        });
     agreed.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
 }
 
@@ -372,9 +411,10 @@ pub fn judge_newer(images: &[Image]) -> super::Verdict {
     said.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
 }
 
-/// Whether blocks of the pool are cloned: OpenZFS 2.1 does not write to it then, and its zdb sees no leaks.
-fn has_clones(pool: &Pool) -> bool {
-    pool.features().is_active("block_cloning")
+/// Whether blocks of the pool are shared in a way of which OpenZFS 2.1 does not know: it does not write to it then, and its zdb sees
+/// no leaks.
+fn is_foreign(pool: &Pool) -> bool {
+    pool.features().is_active("block_cloning") || pool.features().is_active("fast_dedup")
 }
 
 /// Whether every block is accounted for, in a pool of which zdb cannot say that.
@@ -382,7 +422,7 @@ fn has_clones(pool: &Pool) -> bool {
 /// # Errors
 /// What is wrong.
 pub fn account_for_clones(lab: &Lab) -> super::Verdict {
-    match has_clones(&*lab.look()?) {
+    match is_foreign(&*lab.look()?) {
         true => account(lab),
         false => Ok(()),
     }
@@ -420,7 +460,7 @@ pub fn hand_over(images: &[Image]) -> super::Verdict {
 /// # Errors
 /// What it said, and where the images are kept.
 pub fn hand_over_and_back(images: &[Image]) -> Result<Vec<Image>, String> {
-    if has_clones(&*lab(&disks(images, None)).look()?) {
+    if is_foreign(&*lab(&disks(images, None)).look()?) {
         return Ok(images.to_vec());
     }
     by_openzfs(images, "import\nsync\nexport\n")

@@ -13,11 +13,13 @@
 //! | [`lacks`] | what disks lack, which dirty time logs have to know |
 //! | [`world`], [`block`] | a file system, a volume: changed at random, made stable in all ways, with their models |
 //! | [`history`] | what a crash may leave of these |
+//! | [`dedup`] | contents that come again, and what deduplication tables count |
 //! | [`tree`] | trees of snapshots and clones: a model, and random changes |
 
 pub mod block;
 pub mod crash;
 pub mod damage;
+pub mod dedup;
 pub mod disk;
 pub mod driver;
 pub mod history;

@@ -7,7 +7,7 @@
 //! small here ([`shrink`]), so that files and extended attributes that are removed are often freed in the background.
 
 use super::history::{Found, History, Id, Names, Seen, Tree};
-use super::{Moment, Stopped, demand};
+use super::{Moment, Stopped, dedup, demand};
 use cenote_engine::Engine;
 use cenote_zpl::{
     Allocate, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr, Settings, Visibility,
@@ -18,11 +18,14 @@ use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Bytes of a record.
+const RECORD: usize = 16 << 10;
+
 /// Whether extended attributes are system attributes, and POSIX ACLs are on.
 pub fn settings(xattr_sa: bool) -> Settings {
     let usual = Settings::default();
     let visibility = Visibility { posix_acl: true, ..usual.visibility };
-    Settings { xattr_sa, visibility, record_size: 16 << 10, ..usual }
+    Settings { xattr_sa, visibility, record_size: RECORD as u64, ..usual }
 }
 
 /// Has files of more than a few blocks count as large.
@@ -149,6 +152,8 @@ pub struct World {
     pub at: Moment,
     /// When changes are made stable.
     pub sync: Sync,
+    /// What is written comes again often: there is something to deduplicate.
+    pub repeats: bool,
     /// What it may hold after a crash.
     pub history: History,
     state: State,
@@ -173,7 +178,21 @@ impl World {
         history.set(&state.names, &state.nodes);
         let next = state.nodes.keys().next_back().map_or(0, |id| id + 1);
         let (nameless, renamed, touched) = Default::default();
-        World { rng, engine, fs, at, sync, history, state, next, nameless, renamed, touched }
+        let repeats = false;
+        World {
+            rng,
+            engine,
+            fs,
+            at,
+            sync,
+            repeats,
+            history,
+            state,
+            next,
+            nameless,
+            renamed,
+            touched,
+        }
     }
 
     /// What is in it.
@@ -253,9 +272,17 @@ impl World {
     }
 
     fn write(&mut self, path: &[u8], most: usize) -> Done {
-        let offset = self.rng.random_range(0..6000);
-        let len = self.rng.random_range(1..=most);
-        let data: Vec<u8> = (0..len).map(|_| self.rng.random()).collect();
+        let (offset, data) = if self.repeats && self.one_in(2) {
+            // Whole records, or nearly.
+            let offset = self.rng.random_range(0..2) * RECORD + self.rng.random_range(0..2) * 10;
+            let len = self.rng.random_range(1..=3) * RECORD;
+            (offset, dedup::again(&mut self.rng, offset, len))
+        } else {
+            let offset = self.rng.random_range(0..6000);
+            let len = self.rng.random_range(1..=most);
+            (offset, (0..len).map(|_| self.rng.random()).collect())
+        };
+        let len = data.len();
         let done = self.fs.write(self.ino(path), offset as u64, &data, false);
         if let Some(content) = &mut self.seen(path).content {
             content.resize(content.len().max(offset + len), 0);

@@ -31,6 +31,7 @@ mod spare;
 use cenote_format::invariant::broken;
 use cenote_format::less;
 use cenote_format::nvlist::NvList;
+use std::ops::Range;
 
 use crate::raidz::map::ColumnExtent;
 
@@ -236,6 +237,55 @@ impl Layout {
         let place = less!(last, number, "places of a row, the last ones the spares'");
         let child = self.child(at / slice, place);
         (child, slice - at % slice)
+    }
+
+    /// Bytes of a slice of the vdev, and how many rows of each child it has.
+    fn slice(&self) -> (u64, u64) {
+        let Shape { ngroups, .. } = self.shape;
+        (self.shape.group() * ngroups, self.shape.width() * ngroups / self.shape.ndisks())
+    }
+
+    /// The place of child `child` in slice `slice`; `None`: it has that of a spare.
+    fn place(&self, slice: u64, child: usize) -> Option<u64> {
+        (0..self.shape.ndisks()).find(|place| self.child(slice, *place) == child)
+    }
+
+    /// The byte of child `child` before which all is that the child has of the bytes before `offset`, in whole lines. It grows with `offset`:
+    /// in a slice each row of a child belongs to one group, and these follow each other.
+    pub(crate) fn end_on(&self, child: usize, offset: u64) -> u64 {
+        self.end_in(offset / self.slice().0, child, offset)
+    }
+
+    /// As `end_on`, of an offset in a slice or at its end.
+    fn end_in(&self, slice: u64, child: usize, offset: u64) -> u64 {
+        let ((bytes, rows), width) = (self.slice(), self.shape.width());
+        let first = slice * rows;
+        let Some(place) = self.place(slice, child) else { return first * ROW_HEIGHT };
+        let within = less!(offset, slice * bytes, "an offset of a dRAID vdev in its slice");
+        let (group, rest) = (within / self.shape.group(), within % self.shape.group());
+        // Places are counted through all rows of the slice.
+        let row = (group * width).saturating_sub(place).div_ceil(self.shape.ndisks());
+        let is_in = row * self.shape.ndisks() + place < (group + 1) * width;
+        let lines = rest.div_ceil(self.shape.line(self.ashift));
+        (first + row) * ROW_HEIGHT + if is_in { lines << self.ashift } else { 0 }
+    }
+
+    /// Where the lines of `range`, bytes of the vdev, are on child `child`, in ascending order (`vdev_draid_xlate`). What spares have there is
+    /// left out.
+    pub(crate) fn ranges_on(&self, child: usize, range: Range<u64>) -> Vec<Range<u64>> {
+        let (bytes, mut all, mut at) = (self.slice().0, Vec::<Range<u64>>::new(), range.start);
+        while at < range.end {
+            let slice = at / bytes;
+            let end = range.end.min((slice + 1).saturating_mul(bytes));
+            let piece = self.end_in(slice, child, at)..self.end_in(slice, child, end);
+            match all.last_mut() {
+                Some(last) if last.end == piece.start => last.end = piece.end,
+                _ if piece.is_empty() => {}
+                _ => all.push(piece),
+            }
+            at = end;
+        }
+        all
     }
 
     /// Bytes from byte `offset` to the end of its group.

@@ -150,3 +150,36 @@ proptest! {
         prop_assert_eq!(all as u64, l.asize(psize));
     }
 }
+
+/// What is on a child of a range is what blocks in it have there, and nothing of a spare's.
+#[test]
+fn ranges_are_on_children_where_blocks_are() {
+    for (ndata, nparity, nspares, children) in
+        [(2, 1, 1, 5), (1, 1, 0, 3), (4, 2, 0, 6), (3, 2, 2, 9), (1, 1, 2, 5), (8, 1, 2, 14)]
+    {
+        // Few lines: of 8 MiB sectors a row has two.
+        let layout = layout(ndata, nparity, nspares, children, 23);
+        let (line, sector) = (layout.shape.line(23), 1 << 23);
+        let lines = 3 * layout.slice().0 / line;
+        for (first, end) in [(0, lines), (1, 2), (0, 1), (3, lines / 2), (lines / 3, lines - 1)] {
+            let mut found: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
+            for at in first..end {
+                for column in layout.stripe(at * line, ndata).unwrap() {
+                    let place = column.offset..column.offset + sector;
+                    let all = found.entry(column.child).or_default();
+                    match all.last_mut() {
+                        Some(last) if last.end == place.start => last.end = place.end,
+                        _ => all.push(place),
+                    }
+                }
+            }
+            for child in 0..children as usize {
+                let own = found.remove(&child).unwrap_or_default();
+                let is = layout.ranges_on(child, first * line..end * line);
+                assert_eq!(is, own, "{:?}, child {child}, lines {first}..{end}", layout.shape);
+                let last = own.last().map_or(0, |range| range.end);
+                assert!(layout.end_on(child, end * line) >= last);
+            }
+        }
+    }
+}

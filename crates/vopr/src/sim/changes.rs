@@ -4,6 +4,7 @@
 //! model is the one after. As long as the change is `in_flight` a crash may leave the state before or the state after. Heads
 //! that a change is about (`touched`) have all that was written to them on disk then, and new ones are opened.
 
+use super::tables::VALUES;
 use super::{Done, MOST, Sim, tell};
 use crate::model::{Change, POOL};
 use cenote_dsl::send::SendOptions;
@@ -64,7 +65,7 @@ impl Sim {
             57..72 => Change::Promote { name: head },
             72..78 => Change::Rollback { name: head },
             78..90 => self.receive(some?, (to, crowded), rng)?,
-            _ => Sim::setting(head, rng),
+            _ => self.setting(head, rng),
         };
         self.model.after(&change).map(|_| change)
     }
@@ -90,7 +91,11 @@ impl Sim {
         (!crowded).then_some(Change::Receive { head, base: None, snapshot, to })
     }
 
-    fn setting(name: String, rng: &mut SmallRng) -> Change {
+    fn setting(&self, name: String, rng: &mut SmallRng) -> Change {
+        if self.blocks.dedup && rng.random_ratio(1, 3) {
+            let value = VALUES[rng.random_range(0..VALUES.len())].to_string();
+            return Change::Set { name, property: "dedup", value };
+        }
         let all: [(&'static str, &[&str]); 5] = [
             ("sync", &["standard", "always", "disabled"]),
             ("logbias", &["latency", "throughput"]),

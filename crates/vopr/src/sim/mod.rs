@@ -15,6 +15,7 @@ mod devices;
 mod kept;
 mod logs;
 mod recover;
+mod tables;
 
 use crate::disk::{Power, SimDisk};
 use crate::model::{Change, Data, Entry, Model, POOL, same, same_data};
@@ -42,6 +43,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tables::{Blocks, TableChange};
 
 /// Datasets, and snapshots of each, that there are at most.
 const MOST: usize = 5;
@@ -85,6 +87,7 @@ enum Beside {
     Nothing,
     Change(Change),
     Devices(DeviceChange),
+    Tables(TableChange),
     /// These disks take nothing, until the pool is resumed.
     Outage(Vec<usize>),
     /// The object store is away, until the pool is resumed.
@@ -186,6 +189,7 @@ pub struct Sim {
     disks: Vec<Arc<SimDisk>>,
     /// The object store that has the pool's data.
     store: Option<Store>,
+    blocks: Blocks,
     power: Arc<Power>,
     lab: Lab,
     /// `None` only while there is no power.
@@ -202,14 +206,15 @@ pub struct Sim {
     figures: Figures,
 }
 
-fn lab(disks: &[Arc<SimDisk>], store: Option<&Store>, dirty_max: u64) -> Lab {
+fn lab(disks: &[Arc<SimDisk>], store: Option<&Store>, blocks: Blocks, dirty_max: u64) -> Lab {
     let throttle = Throttle {
         dirty_max,
         txg_timeout: Duration::from_secs(5),
         timer: cenote_dmu::outside::Timer::default(),
     };
     let disks = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-    let lab = Lab::new(disks).on_all_processors().throttled(throttle);
+    let lab = Lab::new(disks).on_all_processors().throttled(throttle).encrypted(blocks.encrypted);
+    let lab = if blocks.fast { lab } else { lab.without("fast_dedup") };
     match store {
         Some(store) => lab.with_object(&store.name),
         None => lab,
@@ -283,6 +288,7 @@ impl Sim {
     fn begin(seed: u64, plant: Option<Plant>, stored: bool) -> Done<Sim> {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         set_tunables(&mut rng)?;
+        let blocks = Blocks::of(seed)?;
         let power = Power::on();
         let known = SHAPES.get(rng.random_range(0..=SHAPES.len())).filter(|_| !stored);
         let store = known.is_none().then(|| Store::new(&power, seed));
@@ -290,7 +296,8 @@ impl Sim {
         let shape = known.copied().unwrap_or(Shape { disks: beside.len(), ..DISKS });
         let new = |i| SimDisk::new(i, Image::new(shape.size), power.clone(), (seed, plant));
         let disks: Vec<_> = (0..shape.disks + EXTRA).map(new).collect();
-        let lab = lab(&disks, store.as_ref(), [8 << 20, 64 << 20][rng.random_range(0..2)]);
+        let dirty_max = [8 << 20, 64 << 20][rng.random_range(0..2)];
+        let lab = lab(&disks, store.as_ref(), blocks, dirty_max);
         let logs = if rng.random_ratio(1, 4) { Logs::Off } else { Logs::On };
         let spare = rng.random_bool(0.5).then_some(shape.disks);
         let spares = spare.and_then(|spare| lab.paths().nth(spare)).into_iter().collect();
@@ -317,6 +324,7 @@ impl Sim {
             plant,
             disks,
             store,
+            blocks,
             power,
             lab,
             engine,
@@ -333,8 +341,13 @@ impl Sim {
         tell(format_args!(
             "{shape:?}, spare {spare:?}, log space maps {logs:?}, failmode {failmode}, autotrim {autotrim}"
         ));
+        tell(format_args!("{blocks:?}"));
         sim.begin_devices()?;
         sim.open(POOL)?;
+        if blocks.dedup {
+            let (name, value) = (POOL.into(), tables::VALUES[0].into());
+            sim.make(Change::Set { name, property: "dedup", value }, &mut rng)?;
+        }
         for (name, volume) in [("tank/a", None), ("tank/v", Some(256 << 10))] {
             sim.make(Change::Create { name: name.into(), volume }, &mut rng)?;
         }
@@ -364,11 +377,15 @@ impl Sim {
                 let fs = self.files(name)?;
                 fs.drain_unlinked()?;
                 let state = State::clone(state);
-                Live::Files(World::new(rng, engine, fs, self.moment(), state))
+                let mut world = World::new(rng, engine, fs, self.moment(), state);
+                world.repeats = self.blocks.dedup;
+                Live::Files(world)
             }
             Data::Volume(content) => {
                 let content = content.to_vec();
-                Live::Block(Block::open(rng, engine, name, self.moment(), content)?)
+                let mut block = Block::open(rng, engine, name, self.moment(), content)?;
+                block.repeats = self.blocks.dedup;
+                Live::Block(block)
             }
         };
         live.set_sync(entry.sync);
@@ -415,7 +432,10 @@ impl Sim {
 
     fn try_step(&mut self, kind: Kind, rng: &mut SmallRng) -> Done {
         match kind {
-            Kind::Work => self.work(Beside::Nothing, rng),
+            Kind::Work => {
+                let change = self.any_table_change(rng);
+                self.work(change.map_or(Beside::Nothing, Beside::Tables), rng)
+            }
             Kind::Change => {
                 let change = self.any_change(rng);
                 self.work(change.map_or(Beside::Nothing, Beside::Change), rng)
@@ -593,6 +613,7 @@ impl Sim {
                 Beside::Nothing => Ok(()),
                 Beside::Change(change) => self.make(change, rng),
                 Beside::Devices(change) => self.change_devices(&change),
+                Beside::Tables(change) => self.change_tables(change),
                 Beside::Outage(disks) => self.outage(&disks, rng),
                 Beside::StoreAway => self.store_away(rng),
             };
@@ -709,6 +730,7 @@ impl Sim {
         drop(engine);
         self.export()?;
         same(&*self.lab.look().map_err(Stopped)?, &self.model)?;
+        self.check_tables()?;
         let Some(store) = &self.store else { return Ok(()) };
         lab::account(&self.lab).map_err(Stopped)?;
         store.audit()

@@ -30,6 +30,8 @@ impl Sim {
             self.restart(rng);
             if again < 2 && rng.random_ratio(1, 4) {
                 self.power.goes_after(rng.random_range(0..300));
+            } else if self.store.is_none() {
+                self.check_tables()?;
             }
             match self.go_on(&histories, at) {
                 Err(Stopped(why)) if self.power.is_off() => {
@@ -66,7 +68,7 @@ impl Sim {
         let new = |(i, image)| SimDisk::new(i, image, self.power.clone(), (seed, self.plant));
         self.disks = all.map(new).collect();
         self.store = self.store.as_ref().map(|store| store.restarted(&self.power, seed));
-        self.lab = lab(&self.disks, self.store.as_ref(), 64 << 20);
+        self.lab = lab(&self.disks, self.store.as_ref(), self.blocks, 64 << 20);
     }
 
     fn go_on(&mut self, histories: &BTreeMap<String, History>, at: usize) -> Done {

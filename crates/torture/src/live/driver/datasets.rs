@@ -45,6 +45,9 @@ impl Driver {
     /// A property that volumes have too, and its value.
     fn common_property(&mut self) -> (String, String) {
         let of = |name: &str, value: &str| (name.to_string(), value.to_string());
+        if !self.how.dedup.is_empty() && self.chance(25) {
+            return of("dedup", self.pick(self.how.dedup).unwrap());
+        }
         match self.rng.random_range(0..7) {
             0..3 => of("compression", self.pick(self.how.compressions).unwrap()),
             3..5 => of("checksum", self.pick(self.how.checksums).unwrap()),
@@ -254,9 +257,13 @@ impl Driver {
             true => self.property(),
             false => self.common_property(),
         };
-        let failed = self.changes.set(&name, &[(property.clone(), value.clone())]).unwrap();
+        self.set_property(&name, &property, &value);
+    }
+
+    pub(super) fn set_property(&mut self, name: &str, property: &str, value: &str) {
+        let failed = self.changes.set(name, &[(property.to_string(), value.to_string())]).unwrap();
         assert!(failed.is_empty(), "set {property}={value} on {name}: {failed:?}");
-        self.model.entry(&name).props.insert(property, value);
+        self.model.entry(name).props.insert(property.to_string(), value.to_string());
         self.refresh();
     }
 }

@@ -213,7 +213,7 @@ impl Driver {
     fn write(&mut self, ds: &str, fs: &FileSystem) {
         let Some(ino) = self.some(ds, Node::is_file) else { return };
         let (at, len, now) = (self.place(), self.len(), self.now());
-        let data = bytes(&mut self.rng, len);
+        let data = self.bytes(at, len);
         if self.chance(25) {
             let done = fs.append(ino, &data, false);
             if !self.no_space(&done) {

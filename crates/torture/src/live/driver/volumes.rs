@@ -1,7 +1,7 @@
 //! Random changes to what is in volumes, and to their sizes.
 
 use super::super::model::Contents;
-use super::{Driver, bytes, overwrite};
+use super::{Driver, overwrite};
 use cenote_engine::change::Kind;
 use cenote_zpl::Volume;
 use rand::Rng;
@@ -37,7 +37,7 @@ impl Driver {
         let at = self.rng.random_range(0..size);
         let len = self.rng.random_range(1..=size - at);
         let (volume, discards) = (self.volume(name), self.chance(25));
-        let data = if discards { vec![0; len] } else { bytes(&mut self.rng, len) };
+        let data = if discards { vec![0; len] } else { self.bytes(at as u64, len) };
         // Past its end it takes nothing. Where space is short that may have a group written: before the change, of which it would know
         // nothing.
         assert!(volume.write(size as u64, &[1]).is_err());
