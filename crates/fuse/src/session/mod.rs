@@ -19,9 +19,11 @@
 //! | `readers` | the threads |
 //! | `later` | what they do once they have let go of a request |
 //! | `lead` | which of them waits for requests |
+//! | `brief` | whether the leader leads on while it waits until changes are on disk |
 //! | `poll` | how long it looks for the next one before it sleeps |
 //! | `clones` | descriptors of their own |
 
+mod brief;
 mod clones;
 mod filesystem;
 mod init;
