@@ -176,9 +176,14 @@ if [ "$purpose" = test ]; then
     fi
 fi
 
+# Whether a program for tests is in a directory below target, in this version.
+is_there() {
+    [ -e "$here/target/$1/$2" ] && [ "$(cat "$here/target/$1/version" 2>/dev/null)" = "$3" ]
+}
+
 # The distributed object store of `make test-s3`, built as the module says: its own versions of all others.
 seaweedfs=github.com/seaweedfs/seaweedfs@v0.0.0-20261109003541-7506e5f91cd6
-if [ "$purpose" = s3 ] && [ "$(cat "$here/target/seaweedfs/version" 2>/dev/null)" != "$seaweedfs" ]; then
+if [ "$purpose" = s3 ] && ! is_there seaweedfs weed "$seaweedfs"; then
     command -v go >/dev/null || apt_install golang-go
     command -v setpriv >/dev/null || apt_install util-linux
     export CGO_ENABLED=0
@@ -201,13 +206,13 @@ fi
 
 # The store of `make test-azure`.
 azurite=3.35.0
-if [ "$purpose" = azure ] && [ "$(cat "$here/target/azurite/version" 2>/dev/null)" != "$azurite" ]; then
+if [ "$purpose" = azure ] && ! is_there azurite node_modules/azurite/dist/src/blob/main.js "$azurite"; then
     command -v node >/dev/null || apt_install nodejs
     command -v npm >/dev/null || apt_install npm
     command -v setpriv >/dev/null || apt_install util-linux
     say "installing Azurite below $here/target/azurite"
     mkdir -p "$here/target/azurite"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$here/target/azurite" "azurite@$azurite" ||
+    npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix "$here/target/azurite" "azurite@$azurite" ||
         die "Azurite $azurite cannot be installed"
     printf '%s\n' "$azurite" >"$here/target/azurite/version"
 fi

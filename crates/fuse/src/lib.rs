@@ -142,8 +142,8 @@ pub struct MountSpec {
     pub snapdir: SnapDir,
     /// Figures for `statfs`, as they are when it is called.
     pub space: SpaceHook,
-    /// Waits until all changes so far are on disk. Called for `fsync` and the like, from a thread of
-    /// its own, once for all that wait.
+    /// Waits until all changes so far are on disk. Called for `fsync` and the like, by the thread of a request that has let go of
+    /// it, or by another one, once for several that wait.
     pub sync: SyncHook,
     /// The `sync` property.
     pub sync_policy: SyncPolicy,

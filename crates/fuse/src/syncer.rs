@@ -1,20 +1,25 @@
-//! Waiting until changes are on disk (`zfs_fsync`), without keeping the threads that answer requests.
+//! Waiting until changes are on disk (`zfs_fsync`), without keeping requests waiting.
 //!
-//! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer in a queue.
-//! A thread takes all that are queued of one file system, calls its [`SyncHook`] once for all of them,
-//! and lets them go: whatever came before the call is covered by it. So any number of waiting
-//! programs cost few waits, and reads go on meanwhile.
+//! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer here. Its own thread calls the
+//! [`SyncHook`] of the file system, once it has let go of the request ([`crate::session::leave`]), and answers: no other thread
+//! is woken for it. It hands on before it waits, so that other requests are served.
 //!
-//! Up to [`MOST`] threads do that side by side for one file system, so that an intent log takes the next commit while the one
+//! Up to [`MOST`] requests of one file system, and [`MOST_OF_ALL`] of a mount, have their own thread wait. What comes beside them, and what is
+//! answered by another thread than that of its request, leaves its answer in a queue. A thread of the queue takes all
+//! that are queued of one file system, calls its hook once for all of them, and lets them go: whatever came before the call is covered
+//! by it. So any number of waiting programs costs few threads and few waits.
+//!
+//! Up to [`MOST`] threads of the queue do that side by side for one file system, so that an intent log takes the next commit while the one
 //! before is being made durable. A file system that is stuck keeps no thread from another one, up to [`MOST_OF_ALL`] in a
 //! mount.
 //!
-//! Invariant: while a request waits, a thread is on its way to it, or [`MOST`] serve its file system and come back to it. Where no
-//! thread could be started for it, the first one that comes back takes it.
+//! Invariant: while a request waits in the queue, a thread of the queue is on its way to it, or [`MOST`] serve its file system and come
+//! back to it. Where no thread could be started for it, the first one that comes back takes it.
 
+use crate::session::{leave, may_leave};
 use cenote_dmu::write::WriteError;
 use cenote_format::invariant::caught;
-use cenote_format::less;
+use cenote_format::{invariant, less};
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -42,9 +47,9 @@ pub enum SyncPolicy {
 const REST: Duration = Duration::from_secs(10);
 /// How often it is looked whether the pool of an interrupted program is suspended.
 const LOOK: Duration = Duration::from_millis(100);
-/// Most threads that wait for one file system.
+/// Most threads of the queue that wait for one file system, and most requests of it whose own threads do.
 const MOST: usize = 4;
-/// Most threads of a mount, which may have many file systems.
+/// Most of either in a mount, which may have many file systems.
 const MOST_OF_ALL: usize = 32;
 
 /// Most interrupts that are kept for requests that may wait later: as many as requests under way, and more.
@@ -70,7 +75,7 @@ struct Waiter {
 
 impl Waiter {
     /// Gives the answer, unless it was given because the program was interrupted.
-    fn answer(self, result: &Result<(), Error>) {
+    fn answer(&self, result: &Result<(), Error>) {
         give(&self.answer, result);
     }
 }
@@ -87,8 +92,10 @@ struct Queue {
     waiting: Vec<Waiter>,
     /// The answers of all requests that wait, by their numbers.
     open: HashMap<u64, Open>,
-    /// What the threads call now.
+    /// What the threads of the queue call now.
     called: Vec<SyncHook>,
+    /// What threads call for the requests that they have served.
+    own: Vec<SyncHook>,
     /// Requests whose programs were interrupted while their pool was well: they wait on unless it is suspended.
     interrupted: HashSet<u64>,
     /// Interrupts of requests that did not wait yet, by their numbers, the latest last.
@@ -125,12 +132,18 @@ impl Queue {
         Some(same)
     }
 
-    /// A thread is back from the hook.
-    fn called(&mut self, hook: &SyncHook) {
-        if let Some(at) = self.called.iter().position(|called| Arc::ptr_eq(called, hook)) {
-            self.called.swap_remove(at);
-        }
+    /// Whether the thread of one more request may call the hook.
+    fn may_call_itself(&self, hook: &SyncHook) -> bool {
+        let same = self.own.iter().filter(|own| Arc::ptr_eq(own, hook)).count();
+        same < MOST && self.own.len() < MOST_OF_ALL
     }
+}
+
+/// A thread is back from the hook.
+fn is_back(called: &mut Vec<SyncHook>, hook: &SyncHook) {
+    let at = called.iter().position(|called| Arc::ptr_eq(called, hook));
+    invariant!(at.is_some(), "a thread is back from a sync that no thread waits for");
+    at.map(|at| called.swap_remove(at));
 }
 
 #[derive(Default)]
@@ -146,8 +159,9 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    /// Calls `answer`, from another thread, once everything that changed before is on disk; with `object`,
-    /// everything of that object, and all names. `number` is that of the request.
+    /// Calls `answer` once everything that changed before is on disk; with `object`, everything of that object, and all
+    /// names. That is later: this thread does so once it has let go of its request, or another one. `number` is that of the
+    /// request.
     pub(crate) fn wait(
         &self,
         number: u64,
@@ -155,8 +169,29 @@ impl Syncer {
         object: Option<u64>,
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
     ) {
+        let open: Open = Arc::new(Mutex::new(Some(Box::new(answer))));
+        let waiter = Waiter { number, hook: hook.clone(), object, answer: open.clone() };
         let mut queue = self.shared.lock();
-        let wanted = queue.wants_thread(hook);
+        queue.open.insert(number, open);
+        let early = queue.early.iter().position(|(interrupted, _)| *interrupted == number);
+        let early = early.and_then(|at| queue.early.remove(at));
+        if may_leave() && queue.may_call_itself(hook) {
+            queue.own.push(hook.clone());
+            drop(queue);
+            let own = OwnWait { shared: self.shared.clone(), waiter };
+            let left = leave(move || own.run());
+            invariant!(left.is_ok(), "a request leaves one wait, and left another one before");
+        } else {
+            self.enqueue(queue, waiter);
+        }
+        if let Some((_, is_suspended)) = early {
+            self.interrupt(number, is_suspended);
+        }
+    }
+
+    /// Leaves a request to the threads of the queue.
+    fn enqueue(&self, mut queue: MutexGuard<'_, Queue>, waiter: Waiter) {
+        let wanted = queue.wants_thread(&waiter.hook);
         if wanted && queue.threads < MOST_OF_ALL {
             let shared = self.shared.clone();
             let run = move || shared.run();
@@ -167,20 +202,13 @@ impl Syncer {
                 Err(e) => {
                     drop(queue);
                     tracing::warn!("no thread to wait for syncs: {e}");
-                    return answer(&hook(object.as_ref().map(std::slice::from_ref)));
+                    return self.shared.serve(&[waiter]);
                 }
             }
         }
-        let answer: Open = Arc::new(Mutex::new(Some(Box::new(answer))));
-        queue.open.insert(number, answer.clone());
-        queue.waiting.push(Waiter { number, hook: hook.clone(), object, answer });
-        let early = queue.early.iter().position(|(interrupted, _)| *interrupted == number);
-        let early = early.and_then(|at| queue.early.remove(at));
+        queue.waiting.push(waiter);
         drop(queue);
         self.shared.more.notify_one();
-        if let Some((_, is_suspended)) = early {
-            self.interrupt(number, is_suspended);
-        }
     }
 
     /// The program that sent the request with this number was interrupted: if it waits, it waits no longer than until
@@ -218,6 +246,27 @@ impl Syncer {
     }
 }
 
+/// A request whose own thread waits, until it is dropped.
+struct OwnWait {
+    shared: Arc<Shared>,
+    waiter: Waiter,
+}
+
+impl OwnWait {
+    fn run(self) {
+        self.shared.serve(std::slice::from_ref(&self.waiter));
+    }
+}
+
+impl Drop for OwnWait {
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        is_back(&mut queue.own, &self.waiter.hook);
+        // Where it was not run, as the request panicked.
+        queue.open.remove(&self.waiter.number);
+    }
+}
+
 impl Drop for Syncer {
     /// The threads end when all have their answers.
     fn drop(&mut self) {
@@ -250,26 +299,31 @@ impl Shared {
     fn run(&self) {
         let mut called = None;
         while let Some(batch) = self.next(called.take()) {
-            let Some(Waiter { hook, .. }) = batch.first() else { continue };
-            called = Some(hook.clone());
-            let objects: Option<Vec<u64>> = batch.iter().map(|waiter| waiter.object).collect();
-            // A thread outlives a panic: others wait for it.
-            let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
-                tracing::error!("thread fuse-sync: {why}");
-                Err(WriteError::Suspended(why).into())
-            });
-            let mut queue = self.lock();
-            batch.iter().for_each(|waiter| drop(queue.open.remove(&waiter.number)));
-            drop(queue);
-            batch.into_iter().for_each(|waiter| waiter.answer(&result));
+            called = batch.first().map(|waiter| waiter.hook.clone());
+            self.serve(&batch);
         }
+    }
+
+    /// Calls the hook for requests of one file system, and answers them.
+    fn serve(&self, batch: &[Waiter]) {
+        let Some(Waiter { hook, .. }) = batch.first() else { return };
+        let objects: Option<Vec<u64>> = batch.iter().map(|waiter| waiter.object).collect();
+        // A thread outlives a panic: others wait for it.
+        let result = caught(|| hook(objects.as_deref())).unwrap_or_else(|why| {
+            tracing::error!("a thread that waits for a sync: {why}");
+            Err(WriteError::Suspended(why).into())
+        });
+        let mut queue = self.lock();
+        batch.iter().for_each(|waiter| drop(queue.open.remove(&waiter.number)));
+        drop(queue);
+        batch.iter().for_each(|waiter| waiter.answer(&result));
     }
 
     /// What to do next; `None` when there will be nothing more, or was nothing for [`REST`]. The thread is back from `called`.
     fn next(&self, called: Option<SyncHook>) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
         if let Some(hook) = called {
-            queue.called(&hook);
+            is_back(&mut queue.called, &hook);
         }
         let batch = loop {
             if let Some(batch) = queue.take() {
@@ -301,6 +355,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Serving;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc;
 
@@ -363,6 +418,90 @@ mod tests {
         drop(go);
         (0..MOST + 5).for_each(|_| assert_eq!(next(), "stuck"));
         drop(syncer);
+    }
+
+    /// Has a request leave its wait, and does what it left.
+    fn leaves(syncer: &Syncer, wait: impl FnOnce(&Syncer)) -> Option<Box<dyn FnOnce()>> {
+        let serving = Serving::new();
+        wait(syncer);
+        serving.end()
+    }
+
+    #[test]
+    fn the_thread_of_a_request_waits_when_it_has_let_go_of_it() {
+        let (called, calls) = mpsc::channel();
+        let hook: SyncHook = Arc::new(move |objects| {
+            called.send((std::thread::current().id(), objects.map(<[u64]>::to_vec))).unwrap();
+            Ok(())
+        });
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        let wait = |number, object| {
+            let tx = tx.clone();
+            leaves(&syncer, |syncer| {
+                syncer.wait(number, &hook, object, move |r| tx.send((number, r.is_ok())).unwrap())
+            })
+        };
+        let left = wait(1, Some(7)).unwrap();
+        assert!(calls.try_recv().is_err() && rx.try_recv().is_err());
+        left();
+        let here = std::thread::current().id();
+        assert_eq!(calls.try_recv(), Ok((here, Some(vec![7]))));
+        assert_eq!(rx.try_recv(), Ok((1, true)));
+        // One that is dropped, and as many as may wait at once: what comes then is for the queue.
+        drop(wait(2, None));
+        let all: Vec<_> = (0..MOST as u64).map(|n| wait(3 + n, None).unwrap()).collect();
+        assert!(wait(99, None).is_none());
+        assert_eq!(rx.recv(), Ok((99, true)));
+        assert_ne!(calls.recv().unwrap().0, here);
+        // Another file system has room, up to that of all.
+        let other: SyncHook = Arc::new(|_| Ok(()));
+        let ask = |hook: &SyncHook| leaves(&syncer, |syncer| syncer.wait(100, hook, None, |_| {}));
+        assert!(ask(&other).is_some());
+        all.into_iter().for_each(|left| left());
+        assert!(wait(200, None).is_some());
+        let queue = syncer.shared.lock();
+        assert!(queue.own.is_empty() && queue.open.is_empty());
+        drop(queue);
+        let hooks: Vec<SyncHook> =
+            (0..=MOST_OF_ALL).map(|_| Arc::new(|_: Option<&[u64]>| Ok(())) as SyncHook).collect();
+        let left: Vec<_> = hooks.iter().map(ask).collect();
+        assert!(left.iter().take(MOST_OF_ALL).all(Option::is_some));
+        assert!(left.last().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_program_that_is_interrupted_does_not_wait_for_its_thread() {
+        let (go, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let stuck: SyncHook = Arc::new(move |_| {
+            held.lock().recv().unwrap();
+            Ok(())
+        });
+        let syncer = Arc::new(Syncer::default());
+        let (tx, rx) = mpsc::channel();
+        let run = |number| {
+            let (syncer, stuck, tx) = (syncer.clone(), stuck.clone(), tx.clone());
+            std::thread::spawn(move || {
+                let answer = move |r: &Result<(), Error>| tx.send((number, r.is_ok())).unwrap();
+                let left = leaves(&syncer, |syncer| syncer.wait(number, &stuck, None, answer));
+                left.unwrap()();
+            })
+        };
+        // One is interrupted before it waits.
+        syncer.interrupt(1, || true);
+        let threads = [run(1), run(2)];
+        assert_eq!(rx.recv(), Ok((1, false)));
+        while !syncer.shared.lock().open.contains_key(&2) {
+            std::thread::yield_now();
+        }
+        syncer.interrupt(2, || true);
+        assert_eq!(rx.recv(), Ok((2, false)));
+        (0..2).for_each(|_| go.send(()).unwrap());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drop(tx);
+        drop((syncer, stuck));
+        assert!(rx.recv().is_err(), "each is answered once");
     }
 
     #[test]

@@ -259,6 +259,9 @@ impl Space {
                 return Err(error);
             }
         }
+        // A task may have found the space's state wrong meanwhile.
+        let broken = self.shared.state.lock().fenced.clone();
+        broken.map_or(Ok(()), Err)?;
         head.replace(requests, &one.bytes).await
     }
 

@@ -83,6 +83,7 @@ mod commit;
 mod erase;
 mod error;
 pub mod frame;
+mod guard;
 pub mod head;
 pub mod id;
 pub mod index;

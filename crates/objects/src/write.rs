@@ -6,16 +6,15 @@
 //! memory stays bounded while the store fails, until [`Space::resume`] or a commit has tried again.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cenote_format::invariant::broken;
 use cenote_format::{invariant, less};
-use futures_util::FutureExt;
 use object_store::PutPayload;
 
 use crate::error::{Error, Result};
+use crate::guard::guarded;
 use crate::id::Id;
 use crate::page::{Entry, MAX_TABLE};
 use crate::requests::Requests;
@@ -283,11 +282,12 @@ impl Space {
             let shared = self.shared.clone();
             tokio::spawn(async move {
                 let sent = upload(&shared.requests, id, range, &blocks, Purpose::Data);
-                let sent = AssertUnwindSafe(sent).catch_unwind().await;
-                let sent = sent.unwrap_or_else(|_| {
-                    Err(Error::Damaged { path: id.to_string(), why: "its upload panicked".into() })
+                let sent = guarded(&shared, sent).await.unwrap_or_else(|why| {
+                    let why = format!("its upload {why}");
+                    Err(Error::Damaged { path: id.to_string(), why })
                 });
-                ended(&shared, start, sent);
+                // A broken invariant is told to all that wait: nothing else is to be done about it here.
+                let _broken = guarded(&shared, async { ended(&shared, start, sent) }).await;
                 drop(turn);
             });
         }
@@ -392,6 +392,9 @@ impl Space {
             ended.as_mut().enable();
             {
                 let state = self.shared.state.lock();
+                if let Some(error) = &state.fenced {
+                    return Err(error.clone());
+                }
                 let mut below = state.packed.range(..cut).map(|(_, packed)| &packed.phase);
                 if below.clone().any(|phase| *phase == Phase::Failed)
                     && !below.clone().any(|phase| *phase == Phase::Sending)
@@ -409,7 +412,7 @@ impl Space {
 }
 
 /// An upload has ended.
-fn ended(shared: &Arc<Shared>, start: u64, sent: Result<Entry>) {
+pub(crate) fn ended(shared: &Arc<Shared>, start: u64, sent: Result<Entry>) {
     let mut state = shared.state.lock();
     let Some(packed) = state.packed.get_mut(&start) else {
         broken(format_args!("an upload of blocks from {start:#x} on ends, and no group has them"))

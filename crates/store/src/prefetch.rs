@@ -1,18 +1,23 @@
 //! Read-ahead in the background (`dbuf_prefetch`, `arc_read` with `ARC_FLAG_PREFETCH`): a few threads that read blocks
 //! into the ARC.
 //!
-//! Requests that do not fit the queue are refused: read-ahead is a hint, and a queue that grows
+//! Batches that do not fit the queue are refused: read-ahead is a hint, and a queue that grows
 //! would only serve blocks that the reader has passed already. The threads hold a weak reference,
 //! so a store that is dropped ends them.
+//!
+//! A batch of what is far away may have 32 MiB, which take long on a slow line, and a reader of one of its blocks waits until
+//! the thread that reads it is done. So threads take such a batch in parts of [`PART`] bytes, about an object each, in order, and several
+//! threads read the parts of one batch at once. What no thread has taken yet is on its way for no one: its reader reads it itself.
 //!
 //! Readers of what is far away ask for so much that a few of them could push out of the ARC what others have asked for. Each knows by its
 //! [`AheadShare`] what the others wait for.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use cenote_format::blkptr::BlockPointer;
-use crossbeam_channel::{Sender, bounded};
+use parking_lot::{Condvar, Mutex};
 
 use crate::arc::Access;
 use crate::error::Bookmark;
@@ -22,27 +27,86 @@ use crate::pipeline::Store;
 const QUEUE: usize = 64;
 /// Threads that read from devices.
 const THREADS: usize = 2;
-/// Threads that read from a store far away: each waits for one batch, and the batches of one reader come from several at once.
-const FAR_THREADS: usize = 8;
+/// Threads that read from a store far away: as many as the queue of its device lets read ahead at once, so that no thread that has
+/// taken a part waits there.
+const FAR_THREADS: usize = 24;
+/// Bytes that a thread takes of a batch of what is far away: one block at least, and no more blocks once it has as much.
+const PART: u64 = 4 << 20;
 
-type Batch = (Weak<Store>, Vec<(BlockPointer, Bookmark)>, Access);
+/// Blocks to be read, and where they are kept track of.
+type Request = (BlockPointer, Bookmark);
+
+/// Blocks that were asked for together, of which no thread has taken these yet.
+struct Batch {
+    store: Weak<Store>,
+    left: VecDeque<Request>,
+    access: Access,
+}
+
+impl Batch {
+    /// Takes the first blocks.
+    fn take(&mut self, most: u64) -> Vec<Request> {
+        let mut bytes = 0;
+        let full = |(bp, _): &Request| {
+            bytes += bp.psize();
+            bytes >= most
+        };
+        let count = self.left.iter().position(full).map_or(self.left.len(), |last| last + 1);
+        self.left.drain(..count).collect()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<Batch>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+impl Shared {
+    /// Waits for the next part to be read; `None`: there will be no more.
+    fn next(&self, most: u64) -> Option<(Weak<Store>, Vec<Request>, Access)> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(batch) = queue.batches.front_mut() {
+                let part = (batch.store.clone(), batch.take(most), batch.access);
+                if batch.left.is_empty() {
+                    queue.batches.pop_front();
+                }
+                if !queue.batches.is_empty() {
+                    self.more.notify_one();
+                }
+                return Some(part);
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+}
 
 pub(crate) struct Prefetcher {
-    queue: Sender<Batch>,
+    shared: Arc<Shared>,
 }
 
 impl Prefetcher {
     /// `far`: what is read comes from an object store.
     pub(crate) fn start(far: bool) -> Prefetcher {
-        let (queue, batches) = bounded::<Batch>(QUEUE);
-        for i in 0..if far { FAR_THREADS } else { THREADS } {
-            let batches = batches.clone();
-            let name = format!("prefetch-{i}");
+        let shared = Arc::<Shared>::default();
+        let (threads, most) = if far { (FAR_THREADS, PART) } else { (THREADS, u64::MAX) };
+        for i in 0..threads {
+            let (shared, name) = (shared.clone(), format!("prefetch-{i}"));
             let own = name.clone();
             let work = move || {
-                for (store, batch, access) in batches {
+                while let Some((store, part, access)) = shared.next(most) {
                     if let Some(store) = store.upgrade() {
-                        store.alarm().guard(&own, || store.load(&batch, access));
+                        store.alarm().guard(&own, || store.load(&part, access));
                     }
                 }
             };
@@ -50,17 +114,27 @@ impl Prefetcher {
                 tracing::warn!("no read-ahead thread: {e}");
             }
         }
-        Prefetcher { queue }
+        Prefetcher { shared }
     }
 
     /// Has a batch read (`zio_issue_async`); false if there is no room for it, and the reader has to read for itself.
-    pub(crate) fn push(
-        &self,
-        store: &Arc<Store>,
-        batch: Vec<(BlockPointer, Bookmark)>,
-        access: Access,
-    ) -> bool {
-        self.queue.try_send((Arc::downgrade(store), batch, access)).is_ok()
+    pub(crate) fn push(&self, store: &Arc<Store>, batch: Vec<Request>, access: Access) -> bool {
+        let mut queue = self.shared.queue.lock();
+        if queue.batches.len() >= QUEUE {
+            return false;
+        }
+        queue.batches.push_back(Batch { store: Arc::downgrade(store), left: batch.into(), access });
+        drop(queue);
+        self.shared.more.notify_one();
+        true
+    }
+}
+
+impl Drop for Prefetcher {
+    /// What waits is not read.
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.more.notify_all();
     }
 }
 

@@ -10,7 +10,7 @@
 //! access time is opened without the pages that the kernel has. The pages that a direct write passed by are dropped
 //! before the answer. Before a search for data or holes, changes in mappings are written.
 //!
-//! Invariant: a request that must be on disk (`fsync`, `O_SYNC`, `sync=always`) is answered by the syncer once it
+//! Invariant: a request that must be on disk (`fsync`, `O_SYNC`, `sync=always`) is answered through the syncer once it
 //! is there.
 
 use super::direct;

@@ -3,7 +3,7 @@
 //! Each request is handled by the thread that received it; there are several, so that one that waits
 //! for a disk does not keep the others waiting. No lock is held while a request is handled but those
 //! inside the file system. Requests that have to wait until something is on disk leave their answer
-//! to the `syncer`.
+//! to the `syncer`, which has their own threads wait once these hold nothing.
 //!
 //! | module | requests |
 //! |---|---|

@@ -17,13 +17,17 @@
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
 //! | `readers` | the threads |
+//! | `later` | what they do once they have let go of a request |
 //! | `lead` | which of them waits for requests |
+//! | `brief` | whether the leader leads on while it waits until changes are on disk |
 //! | `poll` | how long it looks for the next one before it sleeps |
 //! | `clones` | descriptors of their own |
 
+mod brief;
 mod clones;
 mod filesystem;
 mod init;
+mod later;
 mod lead;
 mod notify;
 mod poll;
@@ -32,6 +36,9 @@ mod reply;
 mod request;
 
 pub(crate) use filesystem::Filesystem;
+#[cfg(test)]
+pub(crate) use later::Serving;
+pub(crate) use later::{leave, may_leave};
 pub use notify::Forgetting;
 pub(crate) use notify::{Notice, Notifier, Work};
 pub(crate) use reply::{

@@ -25,7 +25,8 @@
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
 //! the threads of the others alone. A leader that finds more requests of such a connection has it watched no
 //! longer, until one of them is done. Those that wait for a suspended pool do not count ([`waiting::park`]): requests that need
-//! no group go on, and programs can be interrupted.
+//! no group go on, and programs can be interrupted. Nor do those that wait until changes are on disk: they have let go of their request,
+//! but for its answer ([`later`](super::later)). Where that takes a moment and no other requests come, the leader leads on ([`brief`](super::brief)).
 //!
 //! A thread reads and answers through a descriptor of its own of each connection that it serves, from the second request on
 //! ([`Clones`]). It lets go of that after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
@@ -49,7 +50,9 @@
 //!
 //! A connection's `away`, then [`Readers`]' `all`, then the seats of `lead`.
 
+use super::brief::Brief;
 use super::clones::Clones;
+use super::later::{Later, Serving};
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, number_of, receive};
@@ -128,6 +131,7 @@ pub(super) struct Readers {
     epoll: OnceLock<OwnedFd>,
     lead: Lead,
     poll: Poll,
+    brief: Brief,
     /// Connections that there are.
     connections: AtomicUsize,
     /// Connections that were forgotten so far.
@@ -171,6 +175,10 @@ struct Own {
     looked: Option<Instant>,
     /// When it answered last, if it has not slept since.
     answered: Option<Instant>,
+    /// It leads on although it may wait, as that takes a moment ([`Brief`]).
+    keeps: Rc<Cell<bool>>,
+    /// It has just done so.
+    kept: bool,
 }
 
 /// A request that is served.
@@ -266,6 +274,7 @@ impl Readers {
             epoll: OnceLock::new(),
             lead: Lead::new(),
             poll: Poll::default(),
+            brief: Brief::default(),
             connections: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
             started: AtomicU64::new(0),
@@ -335,9 +344,11 @@ impl Readers {
 
     fn run(&'static self, mut turn: Option<Turn>) {
         let (mut own, seat) = (Own::default(), Seat::new());
-        let (served, helps) = (own.served.clone(), own.helps.clone());
+        let (served, helps, keeps) = (own.served.clone(), own.helps.clone(), own.keeps.clone());
         waiting::hand_on_by(move || {
-            self.hand_on(&served);
+            if !keeps.get() {
+                self.hand_on(&served);
+            }
             self.helps_no_more(&helps);
         });
         waiting::park_by(Parking(own.request.clone()));
@@ -445,8 +456,11 @@ impl Readers {
                 let room = hand.buffer.as_mut().map(Buffer::room);
                 let bytes = room.and_then(|room| room.get(..len));
                 invariant!(bytes.is_some(), "the buffer of a request of {len} bytes is gone");
-                self.serve(own, &connection, &device, bytes.unwrap_or_default());
-                own.last = Some(connection);
+                let left = self.serve(own, &connection, &device, bytes.unwrap_or_default());
+                own.last = match left {
+                    Some(later) => self.wait_later(own, hand, later, (connection, device)),
+                    None => Some(connection),
+                };
             }
             Some(Work::End(connection, why)) => {
                 self.forget(connection, why);
@@ -456,8 +470,38 @@ impl Readers {
         }
     }
 
-    /// Serves a request. Another thread leads meanwhile if that is large and others wait.
-    fn serve(&'static self, own: &Own, of: &Arc<Connection>, device: &Arc<OwnedFd>, bytes: &[u8]) {
+    /// Does what a request left, which may wait for long: the thread keeps nothing of the connection meanwhile, which may end,
+    /// nor a buffer. Returns the connection if it is still there.
+    fn wait_later(
+        &self,
+        own: &mut Own,
+        hand: &mut Hand,
+        later: Later,
+        (connection, device): (Arc<Connection>, Arc<OwnedFd>),
+    ) -> Option<Arc<Connection>> {
+        self.buffers.lock().extend(hand.buffer.take());
+        let of = Arc::downgrade(&connection);
+        drop((connection, device));
+        own.kept = self.brief.is_likely(own.waited);
+        own.keeps.set(own.kept);
+        let since = Instant::now();
+        let done = caught(later);
+        own.keeps.set(false);
+        self.brief.took(since.elapsed());
+        if let Err(why) = done {
+            tracing::error!("what a request has left: {why}");
+        }
+        of.upgrade()
+    }
+
+    /// Serves a request. Another thread leads meanwhile if that is large and others wait. Returns what the request left.
+    fn serve(
+        &'static self,
+        own: &Own,
+        of: &Arc<Connection>,
+        device: &Arc<OwnedFd>,
+        bytes: &[u8],
+    ) -> Option<Later> {
         let _serves = Serves { readers: self, of };
         let server = &of.server;
         let is_large = || caught(|| server.is_large(bytes)).unwrap_or(false);
@@ -468,17 +512,22 @@ impl Readers {
         let number = number_of(bytes);
         own.request.replace(Some(Request { connection: of.clone(), number, parked: false }));
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
-        let handled = caught(|| server.handle(device, bytes));
+        let handled = caught(|| {
+            let serving = Serving::new();
+            server.handle(device, bytes);
+            serving.end()
+        });
         own.request.take();
-        if let Err(why) = handled {
+        if let Err(why) = &handled {
             tracing::error!("a request failed: {why}");
-            if is_broken(&why)
-                && let Err(further) = caught(|| server.broken(&why))
+            if is_broken(why)
+                && let Err(further) = caught(|| server.broken(why))
             {
                 tracing::error!("a pool with a broken invariant is still in use: {further}");
             }
         }
         self.helps_no_more(&own.helps);
+        handled.ok().flatten()
     }
 
     /// A thread serves the connection no longer.
@@ -546,6 +595,9 @@ impl Readers {
         tests::panic_if_planted(&self.planted);
         let work = self.look(own, buffer);
         own.waited = work.is_some();
+        if std::mem::take(&mut own.kept) {
+            self.brief.ended(own.waited);
+        }
         if let Some(work) = work {
             return work;
         }

@@ -13,6 +13,7 @@ mod load;
 mod mapped;
 mod names;
 mod places;
+mod syncs;
 mod tmpfile;
 mod waits;
 mod world;

@@ -6,6 +6,7 @@
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -73,7 +74,8 @@ impl Requests {
         thread::scope(|scope| {
             let builder = thread::Builder::new().name("objects-wait".into());
             let waiting = builder.spawn_scoped(scope, || runtime.block_on(work))?;
-            waiting.join().map_err(|_| io::Error::other("a request panicked"))
+            // A panic is the caller's: it may have found an invariant broken.
+            Ok(waiting.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
 }
@@ -328,7 +330,11 @@ impl Core {
         *self.mode.lock() = Mode::Taken(space.clone());
         let swept = space.clone();
         self.requests.runtime()?.spawn(async move {
-            if let Err(error) = swept.sweep().await {
+            let done = swept.guarded(swept.sweep()).await;
+            if let Err(why) = &done {
+                tracing::error!("what crashes have left is not deleted: {why}");
+            }
+            if let Ok(Err(error)) = done {
                 tracing::info!(%error, "what crashes have left is deleted at the next import");
             }
         });
@@ -575,7 +581,13 @@ fn lent(data: &Abd) -> Bytes {
 
 /// Deletes what is due. Whether something was left, which is logged.
 async fn tidied(space: &Space) -> bool {
-    let failed = space.tidy().await;
+    let failed = match space.guarded(space.tidy()).await {
+        Ok(failed) => failed,
+        Err(why) => {
+            tracing::error!("objects that nothing needs are not deleted: {why}");
+            return true;
+        }
+    };
     if let Some(error) = &failed {
         tracing::warn!(%error, "objects that nothing needs cannot be deleted; tried again later");
     }
