@@ -56,16 +56,16 @@ impl Engine {
     /// Does with the leaf of this guid what was found then. False: it is no longer so.
     fn act(&self, guid: u64, verdict: Verdict, found: Instant) -> bool {
         // It was taken away: the probe finds that, and it is taken back when it is there again.
-        let is_gone = || {
-            let leaf = self.pool().store().vdevs().find(guid);
-            leaf.and_then(|leaf| leaf.device()).is_some_and(|device| !device.is_there())
-        };
-        if verdict == Verdict::Fault && is_gone() {
+        let leaf = self.pool().store().vdevs().find(guid);
+        let is_gone = leaf.and_then(|leaf| leaf.device()).is_some_and(|device| !device.is_there());
+        if verdict == Verdict::Fault && is_gone {
             return false;
         }
         let core = self.core_for(guid, verdict);
-        // The core is waited for while a group is written: meanwhile it may have gone.
-        if verdict == Verdict::Fault && is_gone() {
+        // The core is waited for while a group is written: meanwhile it may have gone. With the core no device is waited for.
+        let leaf = self.pool().store().vdevs().find(guid);
+        let has_gone = leaf.and_then(|leaf| leaf.seen()).is_some_and(|seen| !seen.there);
+        if verdict == Verdict::Fault && has_gone {
             return false;
         }
         if core.is_err() || self.shared.resumed_at.lock().is_some_and(|resumed| found <= resumed) {

@@ -101,6 +101,8 @@ impl Core {
         tasks.extend(shared.stores_that_grow());
         shared.disk.tree().set_dirty_percent(shared.tx_state.dirty_percent());
         let mut recorder = Recorder::begin(&shared.disk, txg);
+        // That of a group that failed.
+        verify::took();
         recorder.quiesced(&group);
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;

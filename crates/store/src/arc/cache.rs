@@ -592,7 +592,7 @@ impl ArcCache {
         };
         while self.with_lists(some) == Some(true) {}
         let share = u128::from(budget) * u128::from(L2ARC_META_PERCENT.get()) / 100;
-        // What is known of cache devices is too much of it, at least of all pools together.
+        // What is known of the cache devices of all pools is more than one pool's share: that of one may be.
         if self.with_lists(|lists, _| u128::from(lists.l2) > share) == Some(true) {
             self.wake();
         }

@@ -5,7 +5,8 @@
 //! place is given up, with its device, or when what lies there was found wrong. A table that more than half of its entries have
 //! left becomes smaller, so that what is forgotten takes no memory.
 //!
-//! Invariants: the sums are what the entries add up to. No table is held for longer than a few thousand entries take, or its growing.
+//! Invariant: the sums are what the entries add up to. What a table is held for is a few thousand entries, a look at all of its own, or a move of
+//! them as it grows or becomes smaller.
 
 use crate::arc::Key;
 use ahash::RandomState;

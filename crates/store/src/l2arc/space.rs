@@ -147,10 +147,16 @@ impl Space {
     /// Forgets the oldest blocks, so many at most, as if an import had not had the memory to find them. They stay where they are.
     pub fn forget_oldest(&mut self, count: usize) -> Vec<(u64, Key)> {
         let forgotten = self.slots.drain(..count.min(self.slots.len())).collect();
-        if self.slots.len() * 2 < self.slots.capacity() {
-            self.slots.shrink_to(self.slots.len() + self.slots.len() / 4);
-        }
+        self.shrink();
         forgotten
+    }
+
+    /// Gives back the places of slots that most have left.
+    fn shrink(&mut self) {
+        let (len, least) = (self.slots.len(), 1024);
+        if len * 2 < self.slots.capacity() && self.slots.capacity() > least {
+            self.slots.shrink_to(len + len / 4);
+        }
     }
 
     fn give_up(&mut self, given_up: &mut GivenUp) {
@@ -158,6 +164,7 @@ impl Space {
         while let Some(slot) = self.slots.pop_front_if(|(at, _)| hand <= *at && *at < evict) {
             given_up.slots.push(slot);
         }
+        self.shrink();
         let ring = self.ring;
         while let Some(log) = self.logs.pop_front_if(|log| !ring.holds(log)) {
             given_up.logs.0 += 1;
