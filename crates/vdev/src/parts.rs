@@ -113,8 +113,10 @@ pub(crate) fn joined(first: &Arc<dyn Device>) -> io::Result<Option<Arc<dyn Devic
         return Ok(None);
     }
     let image: Arc<dyn Device> = Arc::new(Joined::of(parts));
+    // Where all parts were joined, the map is that of the file with its name; a shorter file is none of this.
+    let is_whole = whole.metadata().is_ok_and(|whole| whole.len() >= image.size());
     Ok(Some(match holes::unread(None, &whole, image.size())? {
-        Some(unread) if whole.symlink_metadata().is_err() => Holed::over(image, unread),
+        Some(unread) if !is_whole => Holed::over(image, unread),
         _ => image,
     }))
 }
@@ -146,7 +148,9 @@ pub fn is_later_part(path: &Path) -> bool {
             let at = parts.iter().position(|part| part == path).filter(|at| *at > 0)?;
             let first = open_file(&first).ok().filter(|first| is_longer(&**first))?;
             let part = |path: &PathBuf| open_file(path).is_ok_and(|part| is_part(&*part, &*first));
-            parts[1..=at].iter().all(part).then_some(())
+            // Each one between is looked at for itself: all of them here would be as many looks as there are pairs.
+            let before = at.saturating_sub(1).max(1);
+            (part(&parts[1]) && parts[before..=at].iter().all(part)).then_some(())
         };
         firsts.filter(|first| first != path).find_map(leads_here)
     };
