@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
-use cenote::{CreatePool, Pool, SetAttr, Stream};
+use cenote::{CreatePool, Pool, SetAttr, SetTime, Stream};
 use cenote_format::stream::RECORD_SIZE;
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
 use cenote_manifest_check::{datasets_with_files, datasets_with_volume};
@@ -329,6 +329,10 @@ fn intent_logs_are_replayed() {
     files.set_attributes("ours-1/below", &inherits).unwrap();
     files.write("ours-1/below/new", "of the project").unwrap();
     files.sync().unwrap();
+    let time = (1_234_567_890, 123_456_789);
+    let dated = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    files.set_attributes("ours-1/file-4", &dated).unwrap();
+    files.sync().unwrap();
     let crashed = |name: &str, image: &Path| {
         let dir = tempfile::Builder::new().prefix(name).tempdir().unwrap();
         let file = dir.path().join("disk");
@@ -352,12 +356,18 @@ fn intent_logs_are_replayed() {
         assert!(files.read("goes").is_err());
         drop(files);
         let seen = tree(&pool, "tank/a");
+        assert_eq!(seen[&b"/ours-1/file-4"[..]].0.mtime, time);
         for (path, project) in [("file-3", 77), ("below", 78), ("below/new", 78)] {
             assert_eq!(seen[format!("/ours-1/{path}").as_bytes()].0.projid, project, "{path}");
         }
         export(pool);
         judge(&crashed.dir, "tank");
         seen
+    });
+    // A replayed write changes the file then.
+    let trees = trees.map(|mut tree| {
+        tree.values_mut().for_each(|(attr, ..)| attr.mtime = (0, 0));
+        tree
     });
     same(&trees[0], &trees[1], "replayed");
 }
