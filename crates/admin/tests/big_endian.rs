@@ -3,17 +3,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
-use cenote::{CreatePool, Pool, SetAttr, Stream};
+use cenote::{CreatePool, Pool, SetAttr, SetTime, Stream};
 use cenote_format::stream::RECORD_SIZE;
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
 use cenote_manifest_check::{datasets_with_files, datasets_with_volume};
 use cenote_pool::version;
 use cenote_testpools::{OLD, TempPool, TestPool, Turned, big_endian_stream, copy, judge, old};
 use cenote_testpools::{openzfs, raw_stream, streams as sample_streams, to_big_endian, zdb};
+use cenote_zpl::flags::PROJECT_INHERIT;
 use cenote_zpl::{Attr, FileSystem, Visibility, Volume};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -166,18 +168,33 @@ fn tree(pool: &Pool, name: &str) -> Tree {
     out
 }
 
-/// A file as it is wherever it lies: its mode, size, owner, contents and extended attributes.
-type Portable<'a> = (&'a [u8], u32, u64, u32, &'a [u8], Vec<&'a (Vec<u8>, Vec<u8>)>);
+/// A file as it is wherever it lies: its attributes, extended attributes and contents.
+type Portable<'a> = (&'a [u8], Attr, Vec<&'a (Vec<u8>, Vec<u8>)>, &'a [u8]);
 
-/// What two copies of a file system have in common.
+/// What two copies of a file system have in common: all but the space that a file takes, which object has its extended
+/// attributes, and when it was last changed (which a replay does).
 fn portable(tree: &Tree) -> Vec<Portable<'_>> {
     let mut all = Vec::new();
     for (path, (attr, xattrs, data)) in tree {
         let mut xattrs: Vec<_> = xattrs.iter().collect();
         xattrs.sort();
-        all.push((&path[..], attr.mode, attr.size, attr.uid, &data[..], xattrs));
+        let mut attr = attr.clone();
+        (attr.blocks, attr.pending, attr.xattr, attr.ctime) = (0, false, 0, (0, 0));
+        all.push((&path[..], attr, xattrs, &data[..]));
     }
     all
+}
+
+/// Compares copies of a file system.
+#[track_caller]
+fn same(one: &Tree, other: &Tree, what: &str) {
+    let (one, other) = (portable(one), portable(other));
+    assert_eq!(one.len(), other.len(), "{what}");
+    for (one, other) in one.iter().zip(&other) {
+        let path = String::from_utf8_lossy(one.0);
+        assert_eq!(one.1, other.1, "{what}: {path}");
+        assert!(one == other, "{what}: {path}");
+    }
 }
 
 /// The file systems of a manifest, without snapshots.
@@ -306,14 +323,26 @@ fn intent_logs_are_replayed() {
         .set_attributes("ours-1/file-2", &SetAttr { mode: Some(0o600), ..SetAttr::default() })
         .unwrap();
     files.sync().unwrap();
-    let crashed = |name: &str| {
+    let inherits = SetAttr { projid: Some(78), flags: Some(PROJECT_INHERIT), ..SetAttr::default() };
+    let project = SetAttr { projid: Some(77), ..SetAttr::default() };
+    files.set_attributes("ours-1/file-3", &project).unwrap();
+    files.set_attributes("ours-1/below", &inherits).unwrap();
+    files.write("ours-1/below/new", "of the project").unwrap();
+    files.sync().unwrap();
+    let time = (1_234_567_890, 123_456_789);
+    let dated = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    files.set_attributes("ours-1/file-4", &dated).unwrap();
+    files.sync().unwrap();
+    let crashed = |name: &str, image: &Path| {
         let dir = tempfile::Builder::new().prefix(name).tempdir().unwrap();
         let file = dir.path().join("disk");
-        fs::copy(&image, &file).unwrap();
+        fs::copy(image, &file).unwrap();
         let pool = TestPool { name: "tank".into(), dir: dir.path().into(), files: vec![file] };
         (dir, pool)
     };
-    let ((_little, plain), (_big, other)) = (crashed("little"), crashed("big"));
+    // A group may end between two copies of the image.
+    let (_little, plain) = crashed("little", &image);
+    let (_big, other) = crashed("big", &plain.files[0]);
     drop((files, made));
     export(pool);
     let turned = to_big_endian(&other);
@@ -327,11 +356,20 @@ fn intent_logs_are_replayed() {
         assert!(files.read("goes").is_err());
         drop(files);
         let seen = tree(&pool, "tank/a");
+        assert_eq!(seen[&b"/ours-1/file-4"[..]].0.mtime, time);
+        for (path, project) in [("file-3", 77), ("below", 78), ("below/new", 78)] {
+            assert_eq!(seen[format!("/ours-1/{path}").as_bytes()].0.projid, project, "{path}");
+        }
         export(pool);
         judge(&crashed.dir, "tank");
         seen
     });
-    assert!(portable(&trees[0]) == portable(&trees[1]));
+    // A replayed write changes the file then.
+    let trees = trees.map(|mut tree| {
+        tree.values_mut().for_each(|(attr, ..)| attr.mtime = (0, 0));
+        tree
+    });
+    same(&trees[0], &trees[1], "replayed");
 }
 
 #[test]
@@ -356,7 +394,7 @@ fn what_was_big_endian_is_sent() {
             sent += 1;
             if dataset.filesystem().is_ok() {
                 let copy = tree(&to, &received.snapshots[0]);
-                assert!(portable(&copy) == portable(&tree(&from, name)), "{name}");
+                same(&copy, &tree(&from, name), name);
             }
         }
     }
@@ -383,7 +421,7 @@ fn streams_of_big_endian_machines_are_received() {
             done.unwrap_or_else(|e| panic!("{into}: {e}")).snapshots.remove(0)
         });
         if to.dataset(&ours).unwrap().filesystem().is_ok() {
-            assert!(portable(&tree(&to, &ours)) == portable(&tree(&to, &theirs)), "{name}");
+            same(&tree(&to, &ours), &tree(&to, &theirs), &name);
             compared += 1;
         }
     }
@@ -420,8 +458,8 @@ fn openzfs_receives_turned_streams() {
     for xattr in ["sa", "dir"] {
         let [made, ours, theirs] = ["", "ours-", "theirs-"]
             .map(|prefix| tree(&pool, &format!("tank/{prefix}{xattr}@one")));
-        assert!(portable(&made) == portable(&ours), "{xattr}");
-        assert!(portable(&made) == portable(&theirs), "{xattr}");
+        same(&made, &ours, xattr);
+        same(&made, &theirs, xattr);
     }
 }
 

@@ -14,9 +14,9 @@ use cenote_dsl::tunables::REPLAY_KEEP;
 use cenote_dsl::zil::{self, End, Item, Kept};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
-use cenote_pool::Pool;
 use cenote_pool::features::writable;
 use cenote_pool::version;
+use cenote_pool::{Pool, brt};
 use cenote_vdev::{Vdev, VdevState};
 use std::sync::Arc;
 
@@ -89,6 +89,12 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
             let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
             return unsupported(format!("active feature '{name}'"));
         }
+    }
+    let vdevs = pool.store().vdevs().root().children().len() as u64;
+    if brt::is_big_endian(pool.mos(), vdevs) {
+        return unsupported(
+            "a block reference table (cloned blocks) of a big-endian system".into(),
+        );
     }
     if pool.space().is_none() {
         return unsupported("a pool whose space maps cannot be read".into());

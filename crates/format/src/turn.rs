@@ -105,8 +105,10 @@ fn swap_part(data: &mut [u8], part: Range<usize>, size: usize) {
 
 /// (`dnode_buf_byteswap`)
 fn turn_dnodes(mut rest: &mut [u8]) {
-    while let Some(extra) = rest.get(12) {
-        let len = DNODE_SLOT * (1 + usize::from(*extra));
+    while let (Some(kind), Some(extra)) = (rest.first(), rest.get(12)) {
+        // A free slot says nothing of those behind it.
+        let slots = if *kind == DmuType::NONE.0 { 1 } else { 1 + usize::from(*extra) };
+        let len = DNODE_SLOT * slots;
         let Some((dnode, after)) = rest.split_at_mut_checked(len) else { return };
         turn_dnode(dnode);
         rest = after;
@@ -181,6 +183,8 @@ pub fn turn_list(mut rest: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::dmu::DnodePhys;
+    use crate::zap::BLOCK_LEAF;
+    use crate::zap::leaf::{CHUNK_SIZE, MAGIC};
     use proptest::prelude::*;
 
     /// Turns words of a dnode: what has no bonus buffer with fields of other sizes.
@@ -200,14 +204,34 @@ mod tests {
         dnode[192..208].copy_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
         dnode[1016] = 9;
         let mut block = turned(dnode.clone());
-        block.extend([0; 512]);
+        // A free slot with remains in it.
+        let mut free = [0; 512];
+        free[12] = 200;
+        block.extend(free);
         block.extend(turned(dnode.clone()));
         from_big_endian(DmuType::DNODE, &mut block);
         assert_eq!(block[..1024], dnode);
-        assert_eq!(block[1024..1536], [0; 512]);
+        assert_eq!(block[1024..1536], free);
         assert_eq!(block[1536..], dnode);
         let decoded = DnodePhys::decode(&Bytes::new(&block, ByteOrder::Little, "t"), 0);
         assert_eq!(decoded.unwrap().unwrap().bonus[8], 6);
+    }
+
+    #[test]
+    fn leaves_with_unknown_chunks_stay_as_they_were() {
+        const FREE: u8 = 253;
+        let mut leaf = vec![0u8; 512];
+        leaf[..8].copy_from_slice(&BLOCK_LEAF.to_be_bytes());
+        leaf[24..28].copy_from_slice(&MAGIC.to_be_bytes());
+        leaf[48 + 512 / 16..].chunks_exact_mut(CHUNK_SIZE).for_each(|chunk| chunk[0] = FREE);
+        let kind = DmuType(1);
+        let mut turned = leaf.clone();
+        from_big_endian(kind, &mut turned);
+        assert_eq!(turned[..8], BLOCK_LEAF.to_le_bytes());
+        *leaf.iter_mut().rfind(|byte| **byte == FREE).unwrap() = 9;
+        let mut left = leaf.clone();
+        from_big_endian(kind, &mut left);
+        assert_eq!(left, leaf);
     }
 
     #[test]

@@ -31,34 +31,28 @@ pub struct Table {
     pub used: u64,
     /// Bytes that sharing them saves.
     pub saved: u64,
+    /// Byte order of its counts (`bvp_byteorder`): 0 is little-endian, 1 big-endian.
+    pub order: u64,
 }
 
+/// Order of the counts of big-endian machines (`BRT_BIG_ENDIAN`).
+pub const BIG_ENDIAN: u64 = 1;
+
 /// The tables of vdevs 0 to `vdevs - 1` (`brt_load`).
+///
+/// # Errors
+/// One of them cannot be read.
 pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
     let directory = Directory::open(mos)?;
-    let mut tables = Vec::new();
-    for vdev in 0..vdevs {
-        let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        let Some(number) = directory.u64(&name)? else { continue };
-        let object = mos.object(number)?;
-        let words = object.bonus().u64s::<7>(0).map_err(|e| Error::Corrupt {
-            objset: mos.id(),
-            object: number,
-            why: format!("block reference table: {e}"),
-        })?;
-        let [entries, ranges, _order, count, range_size, used, saved] = words;
-        tables.push(Table {
-            vdev,
-            object: number,
-            entries,
-            ranges,
-            count,
-            range_size,
-            used,
-            saved,
-        });
-    }
-    Ok(tables)
+    let found = (0..vdevs).filter_map(|vdev| Table::open(mos, &directory, vdev).transpose());
+    found.collect()
+}
+
+/// Whether a big-endian machine made one of those tables. One that cannot be read is none.
+pub fn is_big_endian(mos: &Arc<ObjectSet>, vdevs: u64) -> bool {
+    let Ok(directory) = Directory::open(mos) else { return false };
+    let mut tables = (0..vdevs).filter_map(|vdev| Table::open(mos, &directory, vdev).ok()?);
+    tables.any(|table| table.order == BIG_ENDIAN)
 }
 
 /// The error of tables that together save, or have, more bytes than there are numbers.
@@ -94,13 +88,27 @@ pub fn warm(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<()> {
 }
 
 impl Table {
+    /// The table of a vdev; `None` if nothing on it is cloned.
+    fn open(mos: &Arc<ObjectSet>, directory: &Directory, vdev: u64) -> Result<Option<Table>> {
+        let name = format!("com.fudosecurity:brt:vdev:{vdev}");
+        let Some(object) = directory.u64(&name)? else { return Ok(None) };
+        let found = mos.object(object)?;
+        let words = found.bonus().u64s::<7>(0).map_err(|e| Error::Corrupt {
+            objset: mos.id(),
+            object,
+            why: format!("block reference table: {e}"),
+        })?;
+        let [entries, ranges, order, count, range_size, used, saved] = words;
+        Ok(Some(Table { vdev, object, entries, ranges, count, range_size, used, saved, order }))
+    }
+
     /// References to the block at `offset` beyond the first; `None` if it is not shared.
     pub fn lookup(&self, mos: &Arc<ObjectSet>, offset: u64) -> Result<Option<u64>> {
         if self.entries == 0 {
             return Ok(None);
         }
         let zap = Zap::open(&mos.object(self.entries)?)?;
-        Ok(zap.lookup_words(&[offset])?.and_then(|e| refcount(e.int_size, &e.value)))
+        Ok(zap.lookup_words(&[offset])?.and_then(|e| self.refcount(e.int_size, &e.value)))
     }
 
     /// Calls `f(offset, references beyond the first)` with every entry.
@@ -120,33 +128,50 @@ impl Table {
             cursor = last.cursor;
             for entry in &batch {
                 let offset = entry.name.first_chunk::<8>().map(|b| u64::from_be_bytes(*b));
-                if let (Some(offset), Some(n)) = (offset, refcount(entry.int_size, &entry.value)) {
+                if let (Some(offset), Some(n)) =
+                    (offset, self.refcount(entry.int_size, &entry.value))
+                {
                     f(offset, n)?;
                 }
             }
         }
     }
-}
 
-/// The value of an entry: one integer, or, as the first releases wrote it, its eight bytes.
-fn refcount(int_size: u8, value: &[u64]) -> Option<u64> {
-    match (int_size, value) {
-        (8, [n]) => Some(*n),
-        (1, bytes) if bytes.len() == 8 => {
-            Some(bytes.iter().rev().fold(0, |n, b| n << 8 | (b & 0xff)))
+    /// The value of an entry: one integer, or, as the first releases wrote it, its eight bytes in the order of the machine.
+    fn refcount(&self, int_size: u8, value: &[u64]) -> Option<u64> {
+        let of = |n: u64, byte: &u64| n << 8 | (byte & 0xff);
+        match (int_size, value) {
+            (8, [n]) => Some(*n),
+            (1, bytes) if bytes.len() == 8 && self.order == BIG_ENDIAN => {
+                Some(bytes.iter().fold(0, of))
+            }
+            (1, bytes) if bytes.len() == 8 => Some(bytes.iter().rev().fold(0, of)),
+            _ => None,
         }
-        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::refcount;
+    use super::{BIG_ENDIAN, Table};
 
     #[test]
-    fn both_forms_of_a_count() {
-        assert_eq!(refcount(8, &[7]), Some(7));
-        assert_eq!(refcount(1, &[1, 2, 0, 0, 0, 0, 0, 0]), Some(0x201));
-        assert_eq!(refcount(1, &[1]), None);
+    fn all_forms_of_a_count() {
+        let table = |order| Table {
+            vdev: 0,
+            object: 1,
+            entries: 2,
+            ranges: 1,
+            count: 1,
+            range_size: 1,
+            used: 1,
+            saved: 1,
+            order,
+        };
+        let (little, big) = (table(0), table(BIG_ENDIAN));
+        assert_eq!((little.refcount(8, &[7]), big.refcount(8, &[7])), (Some(7), Some(7)));
+        assert_eq!(little.refcount(1, &[1, 2, 0, 0, 0, 0, 0, 0]), Some(0x201));
+        assert_eq!(big.refcount(1, &[0, 0, 0, 0, 0, 0, 2, 1]), Some(0x201));
+        assert_eq!(little.refcount(1, &[1]), None);
     }
 }

@@ -22,6 +22,9 @@
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
+//! A pool with a table of a big-endian machine is imported read-only: such a table's counts stand in another order and place. One
+//! that is met later (it could not be read at the import) is as unreadable as a damaged one.
+//!
 //! Where a table cannot be read, it is not known which blocks are free: those that are freed and cannot be looked up
 //! are leaked. Of the counts only the blocks that are asked for are read, so that a change costs what it clones
 //! or frees, however large the vdev is.
@@ -43,6 +46,8 @@ const CLONING: &str = "com.fudosecurity:block_cloning";
 const ENDIAN: &str = "com.truenas:block_cloning_endian";
 /// Words of `brt_vdev_phys_t`.
 const WORDS: usize = 7;
+/// Order of tables that a big-endian machine made (`BRT_BIG_ENDIAN`).
+const BIG_ENDIAN: u64 = 1;
 /// Bytes of a count of entries in a range.
 const COUNT: u64 = 2;
 /// Bytes of a range in new tables (`BRT_RANGESIZE`).
@@ -86,6 +91,10 @@ impl Table {
             Bytes::new(&bonus, ByteOrder::Little, "block reference table").u64s::<WORDS>(0)?;
         let [entries, ranges, order, count, range_size, used, saved] = words;
         let bytes = ranges.saturating_mul(COUNT);
+        if order == BIG_ENDIAN {
+            let what = "a block reference table of a big-endian system, which is not written";
+            return Err(corrupt(object, what));
+        }
         if order != 0 || range_size == 0 || bytes > MAX_COUNTS || entries == 0 {
             return Err(corrupt(object, "bad block reference table"));
         }

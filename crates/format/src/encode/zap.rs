@@ -121,8 +121,8 @@ impl Value<'_> {
 }
 
 /// Turns a block of any kind of ZAP from `order` to little-endian. The key's and values' integers
-/// in a leaf stay, they are big-endian anyway. Errors: a leaf with an impossible header, or with a
-/// chunk of no known type.
+/// in a leaf stay, they are big-endian anyway. Errors, with the block as it was: a leaf with an impossible
+/// header, or with a chunk of no known type.
 pub fn to_little_endian(block: &mut [u8], order: ByteOrder) -> Result<()> {
     if order == ByteOrder::Little {
         return Ok(());
@@ -154,6 +154,13 @@ fn swap_leaf(block: &mut [u8]) -> Result<()> {
     Leaf::decode(Bytes::new(block, ByteOrder::Big, "ZAP leaf"))?;
     let chunks_at = leaf::chunks_at(block.len());
     let (head, chunks) = block.split_at_mut(chunks_at);
+    // A leaf that is turned in part would be taken for a right one that lacks names.
+    let kinds = chunks.chunks_exact(CHUNK_SIZE).map(|chunk| chunk[0]);
+    let known = [leaf::CHUNK_ENTRY, leaf::CHUNK_ARRAY, leaf::CHUNK_FREE];
+    if let Some(kind) = kinds.into_iter().find(|kind| !known.contains(kind)) {
+        let why = format!("chunk of type {kind}");
+        return Err(crate::DecodeError::invalid("ZAP leaf", why).into());
+    }
     let fields: [(usize, usize); 8] =
         [(0, 8), (8, 8), (16, 8), (24, 4), (28, 2), (30, 2), (32, 2), (34, 2)];
     for (at, size) in fields {
@@ -167,11 +174,7 @@ fn swap_leaf(block: &mut [u8]) -> Result<()> {
                 swap(&mut chunk[12..16], 4);
                 swap(&mut chunk[16..24], 8);
             }
-            leaf::CHUNK_ARRAY | leaf::CHUNK_FREE => swap(&mut chunk[22..24], 2),
-            kind => {
-                let why = format!("chunk of type {kind}");
-                return Err(crate::DecodeError::invalid("ZAP leaf", why).into());
-            }
+            _ => swap(&mut chunk[22..24], 2),
         }
     }
     Ok(())

@@ -18,11 +18,14 @@ pub struct Xvattr {
     pub flags: u64,
     /// Time of creation: seconds, nanoseconds.
     pub crtime: [u64; 2],
-    /// The virus scanner's stamp, or the project number in the first eight bytes.
+    /// The virus scanner's stamp, or the project number in the first eight bytes, little-endian.
     pub scanstamp: [u8; 32],
 }
 
 impl Xvattr {
+    /// Bit of the first word of `requested`: the stamp is the project number (`XAT_PROJID`).
+    pub const PROJECT: u32 = 0x4_0000;
+
     /// Decodes at `at`; returns the offset of what follows too.
     pub(super) fn decode(b: &Bytes<'_>, at: usize) -> Result<(Xvattr, usize)> {
         let words = b.u32(at)? as usize;
@@ -34,6 +37,11 @@ impl Xvattr {
         let [flags, seconds, nanoseconds] = b.u64s(end)?;
         let mut scanstamp = [0; 32];
         scanstamp.copy_from_slice(b.slice(end + 24, 32)?);
+        // A stamp is bytes. A project is a number of the machine that wrote it.
+        if b.order() == ByteOrder::Big && requested.first().is_some_and(|w| w & Self::PROJECT != 0)
+        {
+            scanstamp[..8].reverse();
+        }
         let crtime = [seconds, nanoseconds];
         Ok((Xvattr { requested, flags, crtime, scanstamp }, end + END))
     }

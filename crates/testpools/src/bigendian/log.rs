@@ -6,6 +6,7 @@ use super::{Turner, seal, seal_at_end, swap};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{Checksum, EMBEDDED_SIZE, verify_embedded};
+use cenote_format::zil::Xvattr;
 
 const LITTLE: u64 = 1 << 63;
 /// Bytes of what makes a block a link of the chain (`zil_chain_t`), and what is checked in the newer form a multiple of.
@@ -116,8 +117,13 @@ fn big(bp: &BlockPointer) -> BlockPointer {
 /// Turns attributes beyond those that every file has (`zfs_replay_swap_attrs`), and goes past them.
 fn turn_xvattr(record: &mut [u8], at: &mut usize) {
     let words = little(record).u32(*at).unwrap() as usize;
+    let has_project = little(record).u32(*at + 4).unwrap() & Xvattr::PROJECT != 0;
     let end = *at + 4 + words * 4;
     swap(&mut record[*at..end], 4);
     swap(&mut record[end..end + 24], 8);
+    // The stamp is bytes; a project in its place is a number.
+    if has_project {
+        swap(&mut record[end + 24..end + 32], 8);
+    }
     *at = end + 24 + 32;
 }

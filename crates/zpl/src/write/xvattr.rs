@@ -29,8 +29,7 @@ const FLAGS: [(u32, u64); 14] = [
 ];
 /// `XAT_CREATETIME`.
 const CREATE_TIME: u32 = 0x1;
-/// `XAT_PROJID`.
-const PROJECT: u32 = 0x4_0000;
+const PROJECT: u32 = Xvattr::PROJECT;
 /// Words of the bitmap in records (`XVA_MAPSIZE`).
 const WORDS: usize = 3;
 

@@ -11,7 +11,7 @@
 //!   then the record takes its share of the queue. Two large records would wait for each other otherwise.
 //!
 //! The reader waits when the queue is full, so a sender is slowed down to what can be written. It takes the share of a
-//! record before it reads what follows the head. It stops behind END, at the first error, and when the caller stops
+//! record before it reads what follows the head, as long as that is unpacked where the reader unpacks it to turn it. It stops behind END, at the first error, and when the caller stops
 //! taking records. The caller then waits for it: a reader that waits for input ends with what comes next, as OpenZFS's
 //! does.
 
@@ -71,7 +71,7 @@ fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
             return;
         }
         invariant!(held.is_none(), "a record waits for room, and another one is held back");
-        let _share = budget.take(record.payload_len());
+        let _share = budget.take(source.most_payload(&record));
         let read = source.payload_of(&mut record).map(|payload| {
             let bytes = source.bytes();
             Read { record, payload, bytes, _share }

@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// The input ends; what comes is no stream.
     pub fn begin(&mut self) -> Result<Option<Begin>> {
-        (self.bytes, self.first) = (0, None);
+        (self.bytes, self.first, self.kind) = (0, None, (0, DmuType::NONE));
         let head = self.head()?;
         let kind = [0, 1, 2, 3].map(|i| head.get(i).copied().unwrap_or(0));
         if u32::from_le_bytes(kind) == END || u32::from_be_bytes(kind) == END {
@@ -118,6 +118,21 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Most bytes that [`Source::payload_of`] gives for a record that was just read.
+    pub fn most_payload(&self, record: &Record) -> u64 {
+        let unpacked = match record {
+            _ if !self.is_big_endian() => 0,
+            Record::Write(write) => write.logical_size,
+            Record::WriteEmbedded(embedded) => embedded.length,
+            _ => 0,
+        };
+        record.payload_len().max(unpacked.min(MAX_BLOCK))
+    }
+
+    fn is_big_endian(&self) -> bool {
+        self.decoder.as_ref().is_some_and(|decoder| decoder.order() == ByteOrder::Big)
+    }
+
     /// What follows a record that was just read, little-endian. Where that takes unpacking, the record becomes another one
     /// of the same block.
     ///
@@ -125,7 +140,7 @@ impl<'a> Source<'a> {
     /// The input ends; it would have to be turned, and cannot be unpacked.
     pub fn payload_of(&mut self, record: &mut Record) -> Result<Abd> {
         let mut bytes = self.payload(record.payload_len())?;
-        if self.decoder.as_ref().is_some_and(|d| d.order() == ByteOrder::Big) {
+        if self.is_big_endian() {
             if let Record::Object(object) = &record {
                 self.kind = (object.object, object.kind);
             }
@@ -140,8 +155,8 @@ impl<'a> Source<'a> {
     /// Errors of [`Source::record`].
     pub fn skip(&mut self) -> Result<()> {
         loop {
-            let mut record = self.record()?;
-            self.payload_of(&mut record)?;
+            let record = self.record()?;
+            self.payload(record.payload_len())?;
             if matches!(record, Record::End { .. }) {
                 return Ok(());
             }
