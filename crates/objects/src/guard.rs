@@ -1,13 +1,15 @@
 //! Panics in tasks that no caller waits for: uploads, deletions.
 //!
 //! The runtime drops what a task ends with, a panic as well. A broken invariant must stop the pool, though: the space has lost track of what it has.
-//! So such a task runs [`guarded`]: the space takes no block and stores no root from then on. The group that is being written fails
-//! with the message, and its pool is suspended; what waits for an upload is told. On the store stays the last group.
+//! So such a task runs [`guarded`], and where it breaks an invariant the space *stops*: it takes no block, begins with the upload of no
+//! root, moves nothing and deletes nothing from then on. A root that is just being sent may still arrive. First of all the user of
+//! the space is told ([`Space::on_broken`]), who suspends the pool; then what waits for an upload is. On the store stays the last group.
 
 use std::panic::AssertUnwindSafe;
 
 use cenote_format::invariant::{is_broken, message};
 use futures_util::FutureExt;
+use object_store::path::Path;
 
 use crate::error::Error;
 use crate::space::{Shared, Space};
@@ -25,17 +27,76 @@ pub(crate) async fn guarded<T>(
         Err(panic) => message(&*panic),
     };
     if is_broken(&panicked) {
-        shared.state.lock().fenced.get_or_insert(Error::Refused(panicked.clone()));
-        shared.ended.notify_waiters();
+        shared.stop(panicked.clone());
     }
     Err(panicked)
 }
 
+impl Shared {
+    /// The space's state is wrong, as this message says. Nothing is locked meanwhile.
+    pub(crate) fn stop(&self, why: String) {
+        if let Some(tell) = self.tell.get() {
+            tell(&why);
+        }
+        // Whatever it was refused for before: now nothing may be deleted either.
+        let mut state = self.state.lock();
+        if !matches!(state.fenced, Some(Error::Broken(_))) {
+            state.fenced = Some(Error::Broken(why));
+        }
+        drop(state);
+        self.ended.notify_waiters();
+    }
+
+    /// Says whether the space's state is still what it must be.
+    ///
+    /// # Errors
+    /// It is not ([`Error::Broken`]).
+    pub(crate) fn is_whole(&self) -> Result<(), Error> {
+        match &self.state.lock().fenced {
+            Some(error @ Error::Broken(_)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes an object, unless the space has stopped.
+    ///
+    /// # Errors
+    /// It has; the store fails.
+    pub(crate) async fn delete(&self, path: &Path) -> Result<(), Error> {
+        self.is_whole()?;
+        self.requests.delete(path).await
+    }
+}
+
 impl Space {
+    /// Has `tell` called with what a task finds wrong in the space's state, before anything fails for that; with the first such thing, or more.
+    /// It is called by a thread that works for the space, and must not wait for that. The first one stays.
+    pub fn on_broken(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        let _first = self.shared.tell.set(Box::new(tell));
+    }
+
+    /// What a task found wrong in the space's state.
+    pub fn broken(&self) -> Option<String> {
+        self.shared.is_whole().err().map(|error| error.to_string())
+    }
+
+    /// Waits until a task finds the space's state wrong.
+    pub(crate) async fn stopped(&self) -> Error {
+        loop {
+            let ended = self.shared.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Err(error) = self.shared.is_whole() {
+                return error;
+            }
+            ended.await;
+        }
+    }
+
     /// Does some work of a task that no caller waits for.
     ///
     /// # Errors
-    /// It panicked: what the panic says. After a broken invariant the space takes and stores nothing more.
+    /// It panicked: what the panic says. After a broken invariant the space takes, stores and deletes nothing more.
     pub async fn guarded<T>(&self, work: impl Future<Output = T>) -> Result<T, String> {
         guarded(&self.shared, work).await
     }
@@ -49,7 +110,6 @@ mod tests {
     use bytes::Bytes;
     use cenote_format::invariant;
     use object_store::memory::InMemory;
-    use object_store::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
 

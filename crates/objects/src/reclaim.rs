@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::SECTOR;
 use crate::error::{Error, Result};
+use crate::id::Id;
 use crate::index::Lack;
 use crate::page::Entry;
 use crate::record::{Move, Old};
@@ -86,12 +87,12 @@ impl Drop for Run {
     fn drop(&mut self) {
         if !self.moved {
             let mut state = self.shared.state.lock();
-            for entry in &self.entries {
-                if !state.moving.remove(&entry.start) {
-                    let what = format_args!("object {} was written anew without a mark", entry.id);
-                    // Nothing is written any more.
-                    state.fenced.get_or_insert_with(|| Error::Refused(said(what)));
-                }
+            let unmarked = |entry: &&Entry| !state.moving.remove(&entry.start);
+            let unmarked: Vec<Id> = self.entries.iter().filter(unmarked).map(|e| e.id).collect();
+            drop(state);
+            if let Some(id) = unmarked.first() {
+                let why = said(format_args!("object {id} was written anew without a mark"));
+                self.shared.stop(why);
             }
         }
     }

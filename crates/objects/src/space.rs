@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -73,7 +73,12 @@ pub(crate) struct Shared {
     /// There is more garbage.
     pub discarded: Notify,
     pub tables: Mutex<Tables>,
+    /// Told what tasks find wrong.
+    pub tell: OnceLock<Tell>,
 }
+
+/// Is told why the space stops.
+pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) struct State {
     pub index: Index,
@@ -84,7 +89,7 @@ pub(crate) struct State {
     pub packed: BTreeMap<u64, Packed>,
     /// Why the last upload failed.
     pub failed: Option<Error>,
-    /// Another import has the space: nothing is written any more.
+    /// Why nothing is written any more: another import has the space; it is only looked at; it was deleted; or its state is wrong.
     pub fenced: Option<Error>,
     pub freed: Vec<(u64, u64)>,
     pub moves: Vec<Move>,
@@ -305,6 +310,7 @@ impl Space {
             looked: Turn::default(),
             discarded: Notify::new(),
             tables: Mutex::new(tables),
+            tell: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
