@@ -109,9 +109,22 @@ mod tests {
     use crate::tunables::Tunables;
     use bytes::Bytes;
     use cenote_format::invariant;
+    use futures_util::TryStreamExt;
+    use object_store::ObjectStore;
     use object_store::memory::InMemory;
     use std::sync::Arc;
     use std::time::Duration;
+
+    /// What is live.
+    struct Known<F>(F);
+
+    impl<F: Fn(std::ops::Range<u64>) -> Ranges + Sync> crate::Live for Known<F> {
+        fn live(&self, range: std::ops::Range<u64>) -> Ranges {
+            (self.0)(range)
+        }
+    }
+
+    type Ranges = std::result::Result<Vec<std::ops::Range<u64>>, String>;
 
     async fn fresh() -> Space {
         let store = Arc::new(InMemory::new());
@@ -145,6 +158,49 @@ mod tests {
         refused(waiting.await.unwrap());
         refused(space.write(address, Bytes::from(vec![1; 512])).await);
         refused(space.commit(1, b"").await);
+    }
+
+    /// What a deletion takes cannot be had back: where the state is wrong nothing is deleted, and nothing is moved for that.
+    #[tokio::test]
+    async fn a_space_that_stopped_deletes_nothing() {
+        let store = Arc::new(InMemory::new());
+        let tunables = Tunables {
+            grace: Duration::ZERO,
+            object_bytes: 8 * 512,
+            live_percent: 90,
+            ..Tunables::default()
+        };
+        let space = Space::create(store.clone(), Path::from("tank"), tunables, "host", b"");
+        let space = space.await.unwrap();
+        let mut told = Vec::new();
+        for group in 1..3 {
+            for n in 0..16 {
+                let address = space.allocate(512).unwrap();
+                space.write(address, Bytes::from(vec![n; 512])).await.unwrap();
+                told.push(address);
+            }
+            space.commit(group, b"").await.unwrap();
+        }
+        // Of the first object nothing lives, and of the second one half.
+        for address in &told[..12] {
+            space.free(*address, 512).unwrap();
+        }
+        space.commit(3, b"").await.unwrap();
+        assert!(space.garbage() > 0);
+        let heard = Arc::new(parking_lot::Mutex::new(String::new()));
+        let hears = heard.clone();
+        space.on_broken(move |why| *hears.lock() = why.into());
+        let there = || async { store.list(None).try_collect::<Vec<_>>().await.unwrap().len() };
+        let before = there().await;
+        let found = async { invariant!(1 > 2, "for the test") };
+        assert!(space.guarded(found).await.is_err());
+        assert_eq!(space.broken(), Some(heard.lock().clone()));
+        assert!(heard.lock().contains("for the test"), "{heard:?}");
+        assert!(matches!(space.tidy().await, Some(Error::Broken(_))));
+        let all = |range: std::ops::Range<u64>| Ok(vec![range]);
+        let reclaimed = space.reclaim(&Known(all), 1 << 20).await;
+        assert!(matches!(reclaimed, Err(Error::Broken(_))), "{reclaimed:?}");
+        assert_eq!((there().await, space.garbage() > 0), (before, true));
     }
 
     /// An upload ends of which no group knows.

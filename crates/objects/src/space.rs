@@ -21,6 +21,7 @@
 //! - A name is given out once: the counter of an epoch only grows, and each import has an epoch of its own.
 //! - An index that is read sums to what its root says. Otherwise the space is damaged, and is not opened.
 //! - Garbage is deleted only once it has been garbage for the grace.
+//! - Once the state was found wrong nothing is deleted: no later import could take that back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -366,7 +367,7 @@ impl Space {
     /// run beside everything else.
     ///
     /// # Errors
-    /// The store fails; the next call goes on.
+    /// The store fails: the next call goes on. The space's state is wrong ([`Error::Broken`]): nothing is deleted any more.
     pub async fn sweep(&self) -> Result<u64> {
         let requests = &self.shared.requests;
         let tails = self.shared.state.lock().root.tails.clone();
@@ -388,7 +389,7 @@ impl Space {
             orphans.extend(listed.into_iter().filter(beyond));
         }
         for some in orphans.chunks(requests.tunables.uploads.max(1)) {
-            try_join_all(some.iter().map(|path| requests.delete(path))).await?;
+            try_join_all(some.iter().map(|path| self.shared.delete(path))).await?;
         }
         Ok(orphans.len() as u64)
     }
@@ -410,7 +411,7 @@ impl Space {
 
     /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups and when it is time
     /// ([`Self::due`]); it may run beside everything else. What fails is deleted later; returns why it failed. While the store is away, or deletes
-    /// nothing, not everything is tried.
+    /// nothing, not everything is tried; nothing is where the space's state is wrong.
     pub async fn tidy(&self) -> Option<Error> {
         let requests = &self.shared.requests;
         let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
@@ -427,7 +428,7 @@ impl Space {
             let Some(last) = some.last() else { break };
             after = Some(*last);
             let delete = async |one: (Instant, Id)| {
-                (one, requests.delete(&one.1.path(&requests.prefix)).await)
+                (one, self.shared.delete(&one.1.path(&requests.prefix)).await)
             };
             let done = join_all(some.iter().map(|one| delete(*one))).await;
             let none = done.iter().all(|(_, done)| done.is_err());
@@ -448,7 +449,7 @@ impl Space {
             }
         }
         for root in roots {
-            if let Err(error) = requests.delete(&root).await {
+            if let Err(error) = self.shared.delete(&root).await {
                 failed = Some(error);
                 self.shared.state.lock().old_roots.push(root);
             }

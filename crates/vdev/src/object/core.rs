@@ -355,7 +355,7 @@ impl Core {
     fn tidy_in_time(&self, space: &Space) -> io::Result<()> {
         let (space, tidying) = (space.clone(), self.tidying.clone());
         self.requests.runtime()?.spawn(async move {
-            loop {
+            while space.broken().is_none() {
                 space.due().await;
                 let turn = tidying.lock().await;
                 let failed = tidied(&space).await;
