@@ -414,7 +414,7 @@ impl Space {
     /// nothing, not everything is tried; nothing is where the space's state is wrong.
     pub async fn tidy(&self) -> Option<Error> {
         let requests = &self.shared.requests;
-        let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
+        let roots = self.shared.state.lock().old_roots.clone();
         let now = Instant::now();
         let (mut after, mut failed) = (None, None);
         loop {
@@ -444,14 +444,13 @@ impl Space {
                 }
             }
             if none || failed.as_ref().is_some_and(Error::transient) {
-                state.old_roots.extend(roots);
                 return failed;
             }
         }
         for root in roots {
-            if let Err(error) = self.shared.delete(&root).await {
-                failed = Some(error);
-                self.shared.state.lock().old_roots.push(root);
+            match self.shared.delete(&root).await {
+                Ok(()) => self.shared.state.lock().old_roots.retain(|old| *old != root),
+                Err(error) => failed = Some(error),
             }
         }
         failed
