@@ -2,8 +2,8 @@
 //!
 //! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer here. Its own thread calls the
 //! [`SyncHook`] of the file system, once it has let go of the request ([`crate::session::leave`]), and answers: no other thread
-//! is woken for it. While it waits
-//! other requests are served: it hands on before, or is overtaken where it led on for a moment ([`crate::session`]).
+//! is woken for it. Other requests are served meanwhile: it hands on before it waits, or it leads on where that takes a moment, and is overtaken where
+//! that takes longer ([`crate::session`]).
 //!
 //! Up to [`MOST`] requests of one file system, and [`MOST_OF_ALL`] of a mount, have their own thread wait. What comes beside them, and what is
 //! answered by another thread than that of its request, leaves its answer in a queue. A thread of the queue takes all
@@ -479,7 +479,7 @@ mod tests {
         assert!(left.last().unwrap().is_none());
     }
 
-    /// A second panic would.
+    /// A second panic while the first one unwinds would.
     #[test]
     fn a_request_that_unwinds_with_its_wait_does_not_end_the_process() {
         let hook: SyncHook = Arc::new(|_| Ok(()));

@@ -56,6 +56,7 @@ use super::later::{Later, Serving};
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, number_of, receive};
+use crate::kernel::Needed;
 use cenote_format::invariant;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_vdev::waiting::{self, Park};
@@ -470,8 +471,9 @@ impl Readers {
         }
     }
 
-    /// Does what a request left, which may wait for long: the thread keeps nothing of the connection meanwhile, which may end,
-    /// nor a buffer. Returns the connection if it is still there.
+    /// Does what a request left, which may wait for long. Of the connection, which may end meanwhile, the thread keeps no more than its descriptors:
+    /// that of the answer, and its own ones of each connection that it has served. It keeps no buffer. Returns the connection if it is
+    /// still there.
     fn wait_later(
         &self,
         own: &mut Own,
@@ -485,7 +487,10 @@ impl Readers {
         own.kept = self.brief.is_likely(own.waited);
         own.keeps.set(own.kept);
         let since = Instant::now();
-        let done = caught(later);
+        let done = caught(|| {
+            let _needed = Needed::new();
+            later();
+        });
         own.keeps.set(false);
         self.brief.took(since.elapsed());
         if let Err(why) = done {
