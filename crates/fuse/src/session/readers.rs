@@ -493,10 +493,12 @@ impl Readers {
         });
         own.keeps.set(false);
         self.brief.took(since.elapsed());
+        let connection = of.upgrade();
         if let Err(why) = done {
             tracing::error!("what a request has left: {why}");
+            tell_broken(connection.as_ref(), &why);
         }
-        of.upgrade()
+        connection
     }
 
     /// Serves a request. Another thread leads meanwhile if that is large and others wait. Returns what the request left.
@@ -525,11 +527,7 @@ impl Readers {
         own.request.take();
         if let Err(why) = &handled {
             tracing::error!("a request failed: {why}");
-            if is_broken(why)
-                && let Err(further) = caught(|| server.broken(why))
-            {
-                tracing::error!("a pool with a broken invariant is still in use: {further}");
-            }
+            tell_broken(Some(of), why);
         }
         self.helps_no_more(&own.helps);
         handled.ok().flatten()
@@ -741,6 +739,18 @@ impl Readers {
         {
             unwatch(epoll, &connection.device);
         }
+    }
+}
+
+/// Tells what serves the connection of a panic, if that is about the state of its pool.
+fn tell_broken(of: Option<&Arc<Connection>>, why: &str) {
+    if !is_broken(why) {
+        return;
+    }
+    let told = of.map(|of| caught(|| of.server.broken(why)));
+    let still = told.unwrap_or_else(|| Err("its mount has ended".into()));
+    if let Err(further) = still {
+        tracing::error!("a pool with a broken invariant is still in use: {further}");
     }
 }
 
