@@ -50,7 +50,7 @@
 //!
 //! A connection's `away`, then [`Readers`]' `all`, then the seats of `lead`.
 
-use super::brief::Brief;
+use super::brief::{Brief, Waits};
 use super::clones::Clones;
 use super::later::{Later, Serving};
 use super::lead::{Idle, Lead, REST, Seat, Turn};
@@ -115,6 +115,8 @@ struct Connection {
     parked: AtomicUsize,
     /// It is not watched, as too many threads serve it.
     away: Mutex<bool>,
+    /// What the waits of its requests took.
+    waits: Arc<Waits>,
 }
 
 /// The connections, by their numbers.
@@ -180,6 +182,16 @@ struct Own {
     keeps: Rc<Cell<bool>>,
     /// It has just done so.
     kept: bool,
+}
+
+impl Own {
+    /// Whether the thread leads, as far as it knows.
+    fn leads(&self) -> bool {
+        let turn = self.served.take();
+        let leads = turn.is_some();
+        self.served.set(turn);
+        leads
+    }
 }
 
 /// A request that is served.
@@ -320,8 +332,8 @@ impl Readers {
         let token = all.last + 1;
         watch(epoll, token, &device)?;
         all.last = token;
-        let (serving, parked, away) = Default::default();
-        let connection = Connection { token, device, server, serving, parked, away };
+        let (serving, parked, away, waits) = Default::default();
+        let connection = Connection { token, device, server, serving, parked, away, waits };
         all.connections.insert(token, Arc::new(connection));
         self.connections.store(all.connections.len(), Ordering::SeqCst);
         Ok(())
@@ -443,6 +455,10 @@ impl Readers {
             self.prune(own);
             self.work(own, hand);
             hand.turn = own.served.take().and_then(|turn| self.lead.ended(turn));
+            if hand.turn.is_none() && std::mem::take(&mut own.kept) {
+                // It was overtaken: others may have waited for that.
+                self.brief.ended(true);
+            }
             own.answered = Some(Instant::now());
         }
     }
@@ -482,9 +498,9 @@ impl Readers {
         (connection, device): (Arc<Connection>, Arc<OwnedFd>),
     ) -> Option<Arc<Connection>> {
         self.buffers.lock().extend(hand.buffer.take());
-        let of = Arc::downgrade(&connection);
+        let (of, waits) = (Arc::downgrade(&connection), connection.waits.clone());
         drop((connection, device));
-        own.kept = self.brief.is_likely(own.waited);
+        own.kept = own.leads() && self.brief.is_likely(&waits, own.waited);
         own.keeps.set(own.kept);
         let since = Instant::now();
         let done = caught(|| {
@@ -492,7 +508,7 @@ impl Readers {
             later();
         });
         own.keeps.set(false);
-        self.brief.took(since.elapsed());
+        waits.took(since.elapsed());
         let connection = of.upgrade();
         if let Err(why) = done {
             tracing::error!("what a request has left: {why}");
