@@ -107,13 +107,43 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::tunables::Tunables;
+    use async_trait::async_trait;
     use bytes::Bytes;
     use cenote_format::invariant;
+    use cenote_teststore::way::{Behind, Way};
     use futures_util::TryStreamExt;
-    use object_store::ObjectStore;
     use object_store::memory::InMemory;
+    use object_store::{ObjectStore, PutOptions, PutPayload, PutResult};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
     use std::time::Duration;
+
+    /// A store that may take no root.
+    #[derive(Debug, Default)]
+    struct Away {
+        inner: InMemory,
+        refuses: AtomicBool,
+        refused: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Way for Away {
+        const NAME: &'static str = "a store that is away";
+
+        fn store(&self) -> &dyn ObjectStore {
+            &self.inner
+        }
+
+        async fn put(&self, at: &Path, data: PutPayload, how: PutOptions) -> Put {
+            if at.as_ref().ends_with("commit") && self.refuses.load(SeqCst) {
+                self.refused.fetch_add(1, SeqCst);
+                return Err(object_store::Error::Generic { store: "away", source: "away".into() });
+            }
+            self.inner.put_opts(at, data, how).await
+        }
+    }
+
+    type Put = object_store::Result<PutResult>;
 
     /// What is live.
     struct Known<F>(F);
@@ -158,6 +188,33 @@ mod tests {
         refused(waiting.await.unwrap());
         refused(space.write(address, Bytes::from(vec![1; 512])).await);
         refused(space.commit(1, b"").await);
+    }
+
+    /// A root that cannot be stored at the moment is not tried any more.
+    #[tokio::test]
+    async fn a_root_that_waits_for_the_store_is_not_stored_later() {
+        let store = Arc::new(Behind(Away::default()));
+        let tunables = Tunables { pause: Duration::from_millis(5), ..Tunables::default() };
+        let space = Space::create(store.clone(), Path::from("tank"), tunables, "host", b"");
+        let space = space.await.unwrap();
+        let address = space.allocate(512).unwrap();
+        space.write(address, Bytes::from(vec![1; 512])).await.unwrap();
+        store.refuses.store(true, SeqCst);
+        let committing = {
+            let space = space.clone();
+            tokio::spawn(async move { space.commit(1, b"").await })
+        };
+        while store.refused.load(SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let found = async { invariant!(1 > 2, "for the test") };
+        assert!(space.guarded(found).await.is_err());
+        let ended = tokio::time::timeout(Duration::from_secs(10), committing).await;
+        assert!(matches!(ended.unwrap().unwrap(), Err(Error::Broken(_))));
+        store.refuses.store(false, SeqCst);
+        assert!(matches!(space.commit(1, b"").await, Err(Error::Broken(_))));
+        let found = Space::look(store, Path::from("tank"), Tunables::default()).await.unwrap();
+        assert_eq!(found.group(), 0);
     }
 
     /// What a deletion takes cannot be had back: where the state is wrong nothing is deleted, and nothing is moved for that.
