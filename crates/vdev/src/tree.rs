@@ -168,7 +168,10 @@ impl VdevTree {
     /// Has devices that have threads of their own sound the alarm.
     fn hear_devices(&self) {
         let alarm = self.alarm();
-        self.leaves().iter().filter_map(|leaf| leaf.growing()).for_each(|g| g.sound_on_broken(alarm));
+        self.leaves()
+            .iter()
+            .filter_map(|leaf| leaf.growing())
+            .for_each(|g| g.sound_on_broken(alarm));
     }
 
     /// A tree that has more top-level vdevs, or another guid of the pool: the vdevs of this one, shared with it

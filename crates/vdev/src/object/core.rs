@@ -541,9 +541,8 @@ impl Core {
             false => space.write(address, bytes.clone()).await,
         };
         let mut written = self.wait(write())?;
-        let of_another = |e: &Error| {
-            !matches!(e, Error::Refused(_) | Error::Fenced { .. } | Error::Broken(_))
-        };
+        let of_another =
+            |e: &Error| !matches!(e, Error::Refused(_) | Error::Fenced { .. } | Error::Broken(_));
         if written.as_ref().is_err_and(of_another) {
             // An upload of before has failed: it is sent again.
             self.ask(space.resume())?;
