@@ -224,15 +224,16 @@ fn a_broken_invariant_of_an_upload_suspends_the_pool() {
     far.breaks.store(true, SeqCst);
     fill(&open(&engine), 5..10, 10_000);
     let syncing = engine.clone();
-    std::thread::spawn(move || syncing.sync());
+    let syncing = std::thread::spawn(move || syncing.sync());
     until("the pool goes on", || engine.suspended().is_some());
-    let suspension = engine.pool().store().vdevs().suspension().why();
-    let why = suspension.or_else(|| engine.suspended()).unwrap();
+    let why = engine.suspended().unwrap();
     assert!(why.contains("broken invariant") && why.contains("for the test"), "{why}");
     far.breaks.store(false, SeqCst);
-    // Also once the store is well again: what is in memory is wrong.
-    let _refused = engine.resume();
-    std::thread::sleep(Duration::from_millis(200));
+    // Also once the store is well again: what is in memory is wrong, and no device is waited for.
+    assert!(!engine.waits_for_devices());
+    let why = engine.resume().unwrap_err().to_string();
+    assert!(why.contains("broken invariant"), "{why}");
+    syncing.join().unwrap().unwrap_err();
     assert!(engine.suspended().is_some());
     std::mem::forget(engine);
     object::provide(Path::new("test://after"), far.clone(), Tunables::default());

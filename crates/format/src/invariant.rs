@@ -14,7 +14,7 @@
 //! | a commit to an intent log | `engine::zil` | the commit fails, and the pool is suspended |
 //! | a thread that works for a pool beside these | `vdev::Alarm` | the alarm suspends the pool |
 //! | a batch of writes, a job for a device | `store::write`, `vdev::threads` | the batch fails, and its group with it |
-//! | a task of an object store | `objects::guard` | the space takes and stores nothing more: the group fails, and the pool is suspended |
+//! | a task of an object store | `objects::guard` | the space takes, stores and deletes nothing more, and the alarm suspends the pool |
 //! | a request of a mount | `fuse::session` | the request fails; the alarm suspends the pool |
 //! | a command (an import, a send) | `daemon::server` | the command fails |
 //!

@@ -2,7 +2,8 @@
 //!
 //! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer here. Its own thread calls the
 //! [`SyncHook`] of the file system, once it has let go of the request ([`crate::session::leave`]), and answers: no other thread
-//! is woken for it. It hands on before it waits, so that other requests are served.
+//! is woken for it. Other requests are served meanwhile: it hands on before it waits, or it leads on where that takes a moment, and is overtaken where
+//! that takes longer ([`crate::session`]).
 //!
 //! Up to [`MOST`] requests of one file system, and [`MOST_OF_ALL`] of a mount, have their own thread wait. What comes beside them, and what is
 //! answered by another thread than that of its request, leaves its answer in a queue. A thread of the queue takes all
@@ -18,7 +19,7 @@
 
 use crate::session::{leave, may_leave};
 use cenote_dmu::write::WriteError;
-use cenote_format::invariant::caught;
+use cenote_format::invariant::{caught, said};
 use cenote_format::{invariant, less};
 use cenote_zpl::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -139,11 +140,13 @@ impl Queue {
     }
 }
 
-/// A thread is back from the hook.
-fn is_back(called: &mut Vec<SyncHook>, hook: &SyncHook) {
+/// What is wrong where a thread is back from a hook that none is noted to call.
+const UNKNOWN: &str = "a thread is back from a sync that no thread waits for";
+
+/// A thread is back from the hook. Returns whether it was noted to call it.
+fn is_back(called: &mut Vec<SyncHook>, hook: &SyncHook) -> bool {
     let at = called.iter().position(|called| Arc::ptr_eq(called, hook));
-    invariant!(at.is_some(), "a thread is back from a sync that no thread waits for");
-    at.map(|at| called.swap_remove(at));
+    at.map(|at| called.swap_remove(at)).is_some()
 }
 
 #[derive(Default)]
@@ -261,9 +264,14 @@ impl OwnWait {
 impl Drop for OwnWait {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
-        is_back(&mut queue.own, &self.waiter.hook);
+        let known = is_back(&mut queue.own, &self.waiter.hook);
         // Where it was not run, as the request panicked.
         queue.open.remove(&self.waiter.number);
+        drop(queue);
+        if !known {
+            // The request may be unwinding: a second panic would end the process.
+            tracing::error!("{}", said(format_args!("{UNKNOWN}")));
+        }
     }
 }
 
@@ -323,7 +331,8 @@ impl Shared {
     fn next(&self, called: Option<SyncHook>) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
         if let Some(hook) = called {
-            is_back(&mut queue.called, &hook);
+            let known = is_back(&mut queue.called, &hook);
+            invariant!(known, "{UNKNOWN}");
         }
         let batch = loop {
             if let Some(batch) = queue.take() {
@@ -468,6 +477,23 @@ mod tests {
         let left: Vec<_> = hooks.iter().map(ask).collect();
         assert!(left.iter().take(MOST_OF_ALL).all(Option::is_some));
         assert!(left.last().unwrap().is_none());
+    }
+
+    /// A second panic while the first one unwinds would.
+    #[test]
+    fn a_request_that_unwinds_with_its_wait_does_not_end_the_process() {
+        let hook: SyncHook = Arc::new(|_| Ok(()));
+        let syncer = Syncer::default();
+        let panicked = caught(|| {
+            let serving = Serving::new();
+            syncer.wait(1, &hook, None, |_| {});
+            // As only a bug could.
+            syncer.shared.lock().own.clear();
+            let _left = serving.end();
+            panic!("for the test");
+        });
+        assert_eq!(panicked, Err::<(), _>("panicked: for the test".into()));
+        assert!(syncer.shared.lock().open.is_empty());
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Space {
     /// same call goes on later.
     ///
     /// # Errors
-    /// The store fails ([`Error::transient`]): the same call goes on later, and a call with another group or payload is refused. Another host has the space ([`Error::Fenced`]). What was freed does not fit what is allocated,
+    /// The store fails ([`Error::transient`]): the same call goes on later, and a call with another group or payload is refused. Another host has the space ([`Error::Fenced`]). A task found the space's state wrong ([`Error::Broken`]). What was freed does not fit what is allocated,
     /// or something was not written: nothing is committed.
     pub async fn commit(&self, group: u64, payload: &[u8]) -> Result<()> {
         let mut committing = self.shared.commit.lock().await;
@@ -259,10 +259,12 @@ impl Space {
                 return Err(error);
             }
         }
-        // A task may have found the space's state wrong meanwhile.
-        let broken = self.shared.state.lock().fenced.clone();
-        broken.map_or(Ok(()), Err)?;
-        head.replace(requests, &one.bytes).await
+        // A task may find the space's state wrong meanwhile, also while this is tried again. What was sent already may arrive.
+        tokio::select! {
+            biased;
+            error = self.stopped() => Err(error),
+            done = head.replace(requests, &one.bytes) => done,
+        }
     }
 
     /// Step 6, but for the deletions.

@@ -314,6 +314,9 @@ pub enum Error {
     /// What was asked does not fit the state; nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// A task found the space's own state wrong: it takes, stores and deletes nothing any more.
+    #[error("{0}")]
+    Broken(String),
 }
 
 impl Error {

@@ -151,7 +151,7 @@ impl Space {
         let requests = &self.shared.requests;
         let (ours, looks) = {
             let state = self.shared.state.lock();
-            (state.root.clone(), state.fenced.is_some())
+            (state.root.clone(), matches!(state.fenced, Some(Error::Fenced { .. })))
         };
         let why = match Head::find(requests).await {
             Err(error) => Some(error),

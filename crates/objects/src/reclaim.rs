@@ -10,7 +10,7 @@
 //! written anew has no dead byte.
 //!
 //! A run that fails is left out, and reclaim goes on with the next one; the first error is returned at the end. Only when the store
-//! fails does reclaim end at once. A page with such a run is passed over until one of its entries has changed, or an hour later: what is damaged is
+//! fails, or the state of the space was found wrong, does reclaim end at once. A page with such a run is passed over until one of its entries has changed, or an hour later: what is damaged is
 //! not read again after each group. The index knows of each page whether it has runs: where it has no runs nothing is read.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::SECTOR;
 use crate::error::{Error, Result};
+use crate::id::Id;
 use crate::index::Lack;
 use crate::page::Entry;
 use crate::record::{Move, Old};
@@ -86,12 +87,12 @@ impl Drop for Run {
     fn drop(&mut self) {
         if !self.moved {
             let mut state = self.shared.state.lock();
-            for entry in &self.entries {
-                if !state.moving.remove(&entry.start) {
-                    let what = format_args!("object {} was written anew without a mark", entry.id);
-                    // Nothing is written any more.
-                    state.fenced.get_or_insert_with(|| Error::Refused(said(what)));
-                }
+            let unmarked = |entry: &&Entry| !state.moving.remove(&entry.start);
+            let unmarked: Vec<Id> = self.entries.iter().filter(unmarked).map(|e| e.id).collect();
+            drop(state);
+            if let Some(id) = unmarked.first() {
+                let why = said(format_args!("object {id} was written anew without a mark"));
+                self.shared.stop(why);
             }
         }
     }
@@ -102,7 +103,7 @@ impl Space {
     /// The call may be dropped.
     ///
     /// # Errors
-    /// The store fails; or, after all other runs: an object is damaged, caller and index do not agree on what is live. What was
+    /// The store fails; the space's state is wrong; or, after all other runs: an object is damaged, caller and index do not agree on what is live. What was
     /// done stays done.
     pub async fn reclaim(&self, live: &dyn Live, bytes: u64) -> Result<Reclaimed> {
         let mut round = self.shared.reclaim.lock().await;
@@ -123,7 +124,7 @@ impl Space {
             };
             let before = done.copied;
             match self.reclaim_page(key, live, &mut done).await {
-                Err(error) if error.transient() => return Err(error),
+                Err(error) if ends(&error) => return Err(error),
                 Err(error) => failed = failed.or(Some(error)),
                 Ok(()) => {}
             }
@@ -156,7 +157,7 @@ impl Space {
                 Err(error) => Err(error),
             };
             match one {
-                Err(error) if error.transient() => return Err(error),
+                Err(error) if ends(&error) => return Err(error),
                 one => failed = failed.and(one),
             }
         }
@@ -168,6 +169,7 @@ impl Space {
 
     /// Begins with a run, if it is still what it was when it was chosen, and something in it lives.
     fn run(&self, entries: Vec<Entry>, live: &dyn Live) -> Result<Option<Run>> {
+        self.shared.is_whole()?;
         let (frees, group) = {
             let state = self.shared.state.lock();
             if state.frozen || entries.iter().any(|entry| state.moving.contains(&entry.start)) {
@@ -291,6 +293,11 @@ impl Space {
         }
         Ok(out)
     }
+}
+
+/// Whether no other run is tried after this.
+fn ends(error: &Error) -> bool {
+    error.transient() || matches!(error, Error::Broken(_))
 }
 
 /// Bytes of an entry's addresses within a range.

@@ -21,10 +21,11 @@
 //! - A name is given out once: the counter of an epoch only grows, and each import has an epoch of its own.
 //! - An index that is read sums to what its root says. Otherwise the space is damaged, and is not opened.
 //! - Garbage is deleted only once it has been garbage for the grace.
+//! - Once the state was found wrong nothing is deleted: no later import could take that back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -73,7 +74,12 @@ pub(crate) struct Shared {
     /// There is more garbage.
     pub discarded: Notify,
     pub tables: Mutex<Tables>,
+    /// Told what tasks find wrong.
+    pub tell: OnceLock<Tell>,
 }
+
+/// Is told why the space stops.
+pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) struct State {
     pub index: Index,
@@ -84,7 +90,7 @@ pub(crate) struct State {
     pub packed: BTreeMap<u64, Packed>,
     /// Why the last upload failed.
     pub failed: Option<Error>,
-    /// Another import has the space: nothing is written any more.
+    /// Why nothing is written any more: another import has the space; it is only looked at; it was deleted; or its state is wrong.
     pub fenced: Option<Error>,
     pub freed: Vec<(u64, u64)>,
     pub moves: Vec<Move>,
@@ -305,6 +311,7 @@ impl Space {
             looked: Turn::default(),
             discarded: Notify::new(),
             tables: Mutex::new(tables),
+            tell: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -360,7 +367,7 @@ impl Space {
     /// run beside everything else.
     ///
     /// # Errors
-    /// The store fails; the next call goes on.
+    /// The store fails: the next call goes on. The space's state is wrong ([`Error::Broken`]): nothing is deleted any more.
     pub async fn sweep(&self) -> Result<u64> {
         let requests = &self.shared.requests;
         let tails = self.shared.state.lock().root.tails.clone();
@@ -382,7 +389,7 @@ impl Space {
             orphans.extend(listed.into_iter().filter(beyond));
         }
         for some in orphans.chunks(requests.tunables.uploads.max(1)) {
-            try_join_all(some.iter().map(|path| requests.delete(path))).await?;
+            try_join_all(some.iter().map(|path| self.shared.delete(path))).await?;
         }
         Ok(orphans.len() as u64)
     }
@@ -404,10 +411,10 @@ impl Space {
 
     /// Deletes objects that the last root does not name any more, as far as it is time. To be called after groups and when it is time
     /// ([`Self::due`]); it may run beside everything else. What fails is deleted later; returns why it failed. While the store is away, or deletes
-    /// nothing, not everything is tried.
+    /// nothing, not everything is tried; nothing is where the space's state is wrong.
     pub async fn tidy(&self) -> Option<Error> {
         let requests = &self.shared.requests;
-        let roots = std::mem::take(&mut self.shared.state.lock().old_roots);
+        let roots = self.shared.state.lock().old_roots.clone();
         let now = Instant::now();
         let (mut after, mut failed) = (None, None);
         loop {
@@ -421,7 +428,7 @@ impl Space {
             let Some(last) = some.last() else { break };
             after = Some(*last);
             let delete = async |one: (Instant, Id)| {
-                (one, requests.delete(&one.1.path(&requests.prefix)).await)
+                (one, self.shared.delete(&one.1.path(&requests.prefix)).await)
             };
             let done = join_all(some.iter().map(|one| delete(*one))).await;
             let none = done.iter().all(|(_, done)| done.is_err());
@@ -437,14 +444,13 @@ impl Space {
                 }
             }
             if none || failed.as_ref().is_some_and(Error::transient) {
-                state.old_roots.extend(roots);
                 return failed;
             }
         }
         for root in roots {
-            if let Err(error) = requests.delete(&root).await {
-                failed = Some(error);
-                self.shared.state.lock().old_roots.push(root);
+            match self.shared.delete(&root).await {
+                Ok(()) => self.shared.state.lock().old_roots.retain(|old| *old != root),
+                Err(error) => failed = Some(error),
             }
         }
         failed

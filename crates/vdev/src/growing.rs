@@ -4,6 +4,9 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Alarm;
 
 /// What the allocator and the engine ask of such a device. Addresses are offsets of DVAs.
 pub trait Growing: Send + Sync {
@@ -16,6 +19,9 @@ pub trait Growing: Send + Sync {
     /// # Errors
     /// Another host has written to it since it was opened; the store cannot be reached.
     fn take_over(&self) -> io::Result<()>;
+
+    /// From now on `alarm` is sounded when a thread of the device finds its state wrong, or at once where one has. The last one counts.
+    fn sound_on_broken(&self, alarm: &Arc<Alarm>);
 
     /// The newest uberblock's group in what was read when the device was opened, or is stored since; 0 if there is none.
     fn newest_group(&self) -> u64;

@@ -160,7 +160,18 @@ impl VdevTree {
         place_spares(&root);
         let alarm: Arc<Alarm> = Arc::default();
         let (maps, pool) = (Arc::new(RwLock::default()), Arc::new(IoPool::new(alarm.clone())));
-        VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) }
+        let tree = VdevTree { root, maps, pool, writer: Arc::new(Writer::new(alarm)) };
+        tree.hear_devices();
+        tree
+    }
+
+    /// Has devices that have threads of their own sound the alarm.
+    fn hear_devices(&self) {
+        let alarm = self.alarm();
+        self.leaves()
+            .iter()
+            .filter_map(|leaf| leaf.growing())
+            .for_each(|g| g.sound_on_broken(alarm));
     }
 
     /// A tree that has more top-level vdevs, or another guid of the pool: the vdevs of this one, shared with it
@@ -179,9 +190,11 @@ impl VdevTree {
         Ok(Arc::new(VdevTree { root, maps, pool, writer: self.writer.clone() }))
     }
 
-    /// The tree is in use from now on, in the place of another one: distributed spares have their places in its vdevs.
+    /// The tree is in use from now on, in the place of another one: distributed spares have their places in its vdevs, and
+    /// its devices sound the pool's alarm.
     pub fn take_over(&self) {
         place_spares(&self.root);
+        self.hear_devices();
     }
 
     /// The alarm of the pool, which trees that are [extended](Self::extended) share.

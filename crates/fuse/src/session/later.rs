@@ -4,7 +4,8 @@
 //! own thread can do the same, and has nothing else to do: but not within the request, where it holds what an exchange of the file
 //! system waits for ([`Filesystem::admit`](super::Filesystem::admit)), keeps what serves the connection, and counts as one of the
 //! threads that serve it. So the request leaves the rest of its work ([`leave`]), answer included, and the thread does that
-//! when it has let go of everything ([`readers`](super::readers)). It still leads then, and hands that on before it waits, as always.
+//! when it has let go of everything ([`readers`](super::readers)). It still leads then. It hands that on before it waits, unless that is
+//! likely to take a moment ([`brief`](super::brief)). As an answer depends on the thread it does not wait for the kernel meanwhile.
 //!
 //! Invariant: what was left is done, or dropped as a whole by a panic. A thread has one such thing at a time.
 

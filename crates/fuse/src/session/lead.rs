@@ -7,7 +7,8 @@
 //! microseconds. Where it takes longer another thread leads:
 //!
 //! 1. What may block says so before it does ([`cenote_vdev::waiting`]): reads of devices, waits for a transaction group, for
-//!    the throttle, for another thread. The leader then hands on to the *deputy* ([`Lead::hand_on`]).
+//!    the throttle, for another thread. The leader then hands on to the *deputy* ([`Lead::hand_on`]), unless it waits for a commit that is likely
+//!    to take a moment ([`brief`](super::brief)).
 //! 2. What takes long for another reason, or what blocks unforeseen, is seen by the deputy, which looks every
 //!    `fuse_watchdog_ns` whether the leader is in the same turn as before, and leads itself then.
 //! 3. A thread that is done with what it handed on leads again if the leader is serving at that moment: it has nothing

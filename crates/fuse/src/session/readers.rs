@@ -50,12 +50,13 @@
 //!
 //! A connection's `away`, then [`Readers`]' `all`, then the seats of `lead`.
 
-use super::brief::Brief;
+use super::brief::{Brief, Waits};
 use super::clones::Clones;
 use super::later::{Later, Serving};
 use super::lead::{Idle, Lead, REST, Seat, Turn};
 use super::poll::{PREEMPTED, Poll};
 use super::{Buffer, number_of, receive};
+use crate::kernel::Needed;
 use cenote_format::invariant;
 use cenote_format::invariant::{caught, is_broken};
 use cenote_vdev::waiting::{self, Park};
@@ -114,6 +115,8 @@ struct Connection {
     parked: AtomicUsize,
     /// It is not watched, as too many threads serve it.
     away: Mutex<bool>,
+    /// What the waits of its requests took.
+    waits: Arc<Waits>,
 }
 
 /// The connections, by their numbers.
@@ -179,6 +182,16 @@ struct Own {
     keeps: Rc<Cell<bool>>,
     /// It has just done so.
     kept: bool,
+}
+
+impl Own {
+    /// Whether the thread leads, as far as it knows.
+    fn leads(&self) -> bool {
+        let turn = self.served.take();
+        let leads = turn.is_some();
+        self.served.set(turn);
+        leads
+    }
 }
 
 /// A request that is served.
@@ -319,8 +332,8 @@ impl Readers {
         let token = all.last + 1;
         watch(epoll, token, &device)?;
         all.last = token;
-        let (serving, parked, away) = Default::default();
-        let connection = Connection { token, device, server, serving, parked, away };
+        let (serving, parked, away, waits) = Default::default();
+        let connection = Connection { token, device, server, serving, parked, away, waits };
         all.connections.insert(token, Arc::new(connection));
         self.connections.store(all.connections.len(), Ordering::SeqCst);
         Ok(())
@@ -442,6 +455,10 @@ impl Readers {
             self.prune(own);
             self.work(own, hand);
             hand.turn = own.served.take().and_then(|turn| self.lead.ended(turn));
+            if hand.turn.is_none() && std::mem::take(&mut own.kept) {
+                // It was overtaken: others may have waited for that.
+                self.brief.ended(true);
+            }
             own.answered = Some(Instant::now());
         }
     }
@@ -470,8 +487,9 @@ impl Readers {
         }
     }
 
-    /// Does what a request left, which may wait for long: the thread keeps nothing of the connection meanwhile, which may end,
-    /// nor a buffer. Returns the connection if it is still there.
+    /// Does what a request left, which may wait for long. Of the connection, which may end meanwhile, the thread keeps no more than its descriptors:
+    /// that of the answer, and its own ones of each connection that it has served. It keeps no buffer. Returns the connection if it is
+    /// still there.
     fn wait_later(
         &self,
         own: &mut Own,
@@ -480,18 +498,23 @@ impl Readers {
         (connection, device): (Arc<Connection>, Arc<OwnedFd>),
     ) -> Option<Arc<Connection>> {
         self.buffers.lock().extend(hand.buffer.take());
-        let of = Arc::downgrade(&connection);
+        let (of, waits) = (Arc::downgrade(&connection), connection.waits.clone());
         drop((connection, device));
-        own.kept = self.brief.is_likely(own.waited);
+        own.kept = own.leads() && self.brief.is_likely(&waits, own.waited);
         own.keeps.set(own.kept);
         let since = Instant::now();
-        let done = caught(later);
+        let done = caught(|| {
+            let _needed = Needed::new();
+            later();
+        });
         own.keeps.set(false);
-        self.brief.took(since.elapsed());
+        waits.took(since.elapsed());
+        let connection = of.upgrade();
         if let Err(why) = done {
             tracing::error!("what a request has left: {why}");
+            tell_broken(connection.as_ref(), &why);
         }
-        of.upgrade()
+        connection
     }
 
     /// Serves a request. Another thread leads meanwhile if that is large and others wait. Returns what the request left.
@@ -520,11 +543,7 @@ impl Readers {
         own.request.take();
         if let Err(why) = &handled {
             tracing::error!("a request failed: {why}");
-            if is_broken(why)
-                && let Err(further) = caught(|| server.broken(why))
-            {
-                tracing::error!("a pool with a broken invariant is still in use: {further}");
-            }
+            tell_broken(Some(of), why);
         }
         self.helps_no_more(&own.helps);
         handled.ok().flatten()
@@ -736,6 +755,18 @@ impl Readers {
         {
             unwatch(epoll, &connection.device);
         }
+    }
+}
+
+/// Tells what serves the connection of a panic, if that is about the state of its pool.
+fn tell_broken(of: Option<&Arc<Connection>>, why: &str) {
+    if !is_broken(why) {
+        return;
+    }
+    let told = of.map(|of| caught(|| of.server.broken(why)));
+    let still = told.unwrap_or_else(|| Err("its mount has ended".into()));
+    if let Err(further) = still {
+        tracing::error!("a pool with a broken invariant is still in use: {further}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::labels::{Labels, decode, encode, group_of, without};
 use super::place::{Directory, Place};
+use crate::Alarm;
 use crate::device::WriteReq;
 use crate::growing::{Growing, GrowingFigures, LiveRanges};
 use crate::queue::Priority;
@@ -127,6 +128,8 @@ pub(super) struct Core {
     /// One task at a time deletes what is not needed any more.
     tidying: Arc<tokio::sync::Mutex<()>>,
     labels: Mutex<Labels>,
+    /// The alarm of the pool, once there is one.
+    alarm: Arc<Mutex<Weak<Alarm>>>,
     /// When a request was given up last, if the store has not answered since.
     away: Mutex<Option<Instant>>,
 }
@@ -205,6 +208,7 @@ impl Core {
             turn: Mutex::new(stored),
             tidying: Arc::default(),
             labels: Mutex::new(labels),
+            alarm: Arc::default(),
             away: Mutex::default(),
         }
     }
@@ -327,6 +331,11 @@ impl Core {
                 self.ask(found.open(&host()))?
             }
         };
+        let alarm = self.alarm.clone();
+        space.on_broken(move |why| {
+            let alarm = alarm.lock().upgrade();
+            sound(alarm.as_ref(), why);
+        });
         *self.mode.lock() = Mode::Taken(space.clone());
         let swept = space.clone();
         self.requests.runtime()?.spawn(async move {
@@ -346,7 +355,7 @@ impl Core {
     fn tidy_in_time(&self, space: &Space) -> io::Result<()> {
         let (space, tidying) = (space.clone(), self.tidying.clone());
         self.requests.runtime()?.spawn(async move {
-            loop {
+            while space.broken().is_none() {
                 space.due().await;
                 let turn = tidying.lock().await;
                 let failed = tidied(&space).await;
@@ -532,7 +541,8 @@ impl Core {
             false => space.write(address, bytes.clone()).await,
         };
         let mut written = self.wait(write())?;
-        let of_another = |e: &Error| !matches!(e, Error::Refused(_) | Error::Fenced { .. });
+        let of_another =
+            |e: &Error| !matches!(e, Error::Refused(_) | Error::Fenced { .. } | Error::Broken(_));
         if written.as_ref().is_err_and(of_another) {
             // An upload of before has failed: it is sent again.
             self.ask(space.resume())?;
@@ -594,6 +604,13 @@ async fn tidied(space: &Space) -> bool {
     failed.is_some()
 }
 
+/// Sounds the alarm of a pool, if there is one, unless it was sounded.
+fn sound(alarm: Option<&Arc<Alarm>>, why: &str) {
+    if let Some(alarm) = alarm.filter(|alarm| alarm.why().is_none()) {
+        alarm.sound(format!("the object store's client: {why}"));
+    }
+}
+
 /// Which host this is, for messages.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -618,6 +635,13 @@ impl Growing for Core {
     fn take_over(&self) -> io::Result<()> {
         let turn = self.turn.lock();
         self.take(&turn).map(|_| ())
+    }
+
+    fn sound_on_broken(&self, alarm: &Arc<Alarm>) {
+        *self.alarm.lock() = Arc::downgrade(alarm);
+        if let Some(why) = self.ours().ok().and_then(|space| space.broken()) {
+            sound(Some(alarm), &why);
+        }
     }
 
     fn newest_group(&self) -> u64 {

@@ -413,6 +413,9 @@ impl VdevTree {
             tops.into_iter().partition(|top| top.growing().is_some());
         let mut result = self.flush_leaves(&self.writer.flushing, others, &mut done);
         if !stores.is_empty() {
+            // A device that was opened anew has not been told of it.
+            let devices = stores.iter().filter_map(|top| top.growing());
+            devices.for_each(|device| device.sound_on_broken(self.alarm()));
             result = result.and(self.flush_leaves(&self.writer.storing, stores, &mut stored));
         }
         for flush in done.iter().chain(&stored) {

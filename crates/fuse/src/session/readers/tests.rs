@@ -146,8 +146,16 @@ fn a_connection_that_cannot_be_watched_again_ends() {
     // No file of a directory can be watched.
     let device: Arc<OwnedFd> = Arc::new(std::fs::File::open("/").unwrap().into());
     let (serving, away, token) = (AtomicUsize::new(2), Mutex::new(true), u64::MAX);
-    let (device_of, server_of, parked) = (device.clone(), server.clone(), AtomicUsize::new(0));
-    let of = Connection { token, device: device_of, server: server_of, serving, parked, away };
+    let (server_of, parked, waits) = (server.clone(), AtomicUsize::new(0), Arc::default());
+    let of = Connection {
+        token,
+        device: device.clone(),
+        server: server_of,
+        serving,
+        parked,
+        away,
+        waits,
+    };
     let of = Arc::new(of);
     readers.write().connections.insert(token, of.clone());
     readers.serve(&Own::default(), &of, &device, &[]);
