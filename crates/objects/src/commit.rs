@@ -77,7 +77,11 @@ impl Space {
         }
         if let Err(error) = self.store(one, head).await {
             if matches!(error, Error::Fenced { .. }) {
-                self.shared.state.lock().fenced = Some(error.clone());
+                let mut state = self.shared.state.lock();
+                // What is broken stays so: nothing is deleted any more.
+                if !matches!(state.fenced, Some(Error::Broken(_))) {
+                    state.fenced = Some(error.clone());
+                }
             }
             return Err(error);
         }
