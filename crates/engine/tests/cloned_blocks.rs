@@ -10,9 +10,10 @@ use cenote_dsl::Dataset;
 use cenote_dsl::crypt::KeyFormat;
 use cenote_dsl::write::crypt::RootKey;
 use cenote_engine::change::{Kind, NewClone, NewDataset, NewEncryption, NewSnapshot};
-use cenote_engine::{Engine, EngineOptions};
+use cenote_engine::{Engine, EngineOptions, SyncContext};
 use cenote_format::crypt::{Suite, WrappingKey};
-use cenote_pool::Pool;
+use cenote_format::dmu::DmuType;
+use cenote_pool::{ImportOptions, Pool, brt, discover};
 use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, SetAttr, Settings};
 use rig::{Rig, account, changes};
@@ -154,6 +155,54 @@ fn a_copy_takes_no_space_of_its_own_and_lives_on_alone() {
     engine.export(false).unwrap();
     // No block is cloned any more: every OpenZFS can judge.
     rig.judge();
+}
+
+/// The counts of a big-endian machine's table are read, and not written.
+#[test]
+fn clones_of_big_endian_machines_are_only_read() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 12);
+    let fs = open(&engine, "tank", 128 * K);
+    let (from, data) = (new_file(&fs, "one"), rig::bytes(1, 1 << 20));
+    fs.write(from, 0, &data, false).unwrap();
+    let to = new_file(&fs, "two");
+    assert_eq!(fs.copy_range(from, 0, to, 0, u64::MAX).unwrap(), 1 << 20);
+    drop(fs);
+    check_references(&engine);
+    let brt::Table { object, entries, ranges, count, range_size, used, saved, .. } =
+        brt::load(engine.pool().mos(), 1).unwrap()[0];
+    let words = [entries, ranges, brt::BIG_ENDIAN, count, range_size, used, saved];
+    let bonus: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let set = move |context: &mut SyncContext<'_>| {
+        Ok(context.tx.mos.set_bonus(object, DmuType(0xc3), &bonus)?)
+    };
+    engine.sync_task(set).unwrap();
+    engine.export(false).unwrap();
+    drop(engine);
+
+    let found = discover(&[rig.path().to_path_buf()]);
+    let (how, mut said) = (ImportOptions::default(), String::new());
+    // Programs that other tests start have its devices open for a moment.
+    for _ in 0..100 {
+        said = Engine::import(&found[0], &how, EngineOptions::default()).err().unwrap().to_string();
+        if !said.contains("already in use") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(
+        said,
+        concat!(
+            "cannot import 'tank': a block reference table (cloned blocks) of a big-endian system ",
+            "is not supported for writing; use -o readonly=on"
+        )
+    );
+    let options = ImportOptions { readonly: true, ..ImportOptions::default() };
+    let pool = Pool::import(&found[0], &options).unwrap();
+    let dataset = find(&pool, "tank");
+    let fs = FileSystem::open(pool.dsl().open_objset(&dataset).unwrap()).unwrap();
+    assert!(contents(&fs, from) == data && contents(&fs, to) == data);
+    assert_eq!(pool.clone_saved(), Some(saved));
 }
 
 #[test]

@@ -265,3 +265,59 @@ fn failed(e: io::Error) -> ReceiveError {
         _ => ReceiveError::Input(e),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use cenote_testpools::{big_endian_stream, streams};
+
+    /// Streams of a big-endian machine that are not packages.
+    fn big_endian() -> impl Iterator<Item = Vec<u8>> {
+        let single = |(name, _): &(String, _)| name.starts_with("full-");
+        streams().into_iter().filter(single).map(|(_, stream)| big_endian_stream(&stream))
+    }
+
+    fn begun(source: &mut Source<'_>) {
+        let begin = source.begin().unwrap().unwrap();
+        source.list(&begin).unwrap();
+    }
+
+    #[test]
+    fn what_is_unpacked_is_known_before() {
+        let mut longer = 0;
+        for stream in big_endian() {
+            let mut input = stream.as_slice();
+            let mut source = Source::new(&mut input);
+            begun(&mut source);
+            loop {
+                let mut record = source.record().unwrap();
+                let (packed, most) = (record.payload_len(), source.most_payload(&record));
+                let len = source.payload_of(&mut record).unwrap().len() as u64;
+                assert!(len <= most, "{record:?}");
+                longer += u64::from(len > packed);
+                if matches!(record, Record::End { .. }) {
+                    break;
+                }
+            }
+        }
+        assert!(longer > 0);
+    }
+
+    #[test]
+    fn what_is_passed_over_leaves_nothing_behind() {
+        for mut stream in big_endian() {
+            // Two in a row: of the second one no object was named.
+            stream.extend(stream.clone());
+            let mut input = stream.as_slice();
+            let mut source = Source::new(&mut input);
+            for _ in 0..2 {
+                begun(&mut source);
+                assert_eq!(source.kind, (0, DmuType::NONE));
+                source.kind = (7, DmuType(1));
+                source.skip().unwrap();
+            }
+            assert!(input.is_empty());
+        }
+    }
+}
