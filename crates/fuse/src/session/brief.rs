@@ -47,7 +47,8 @@ impl Waits {
         }
     }
 
-    fn are_brief(&self) -> bool {
+    /// Whether the next one is likely to take a moment.
+    pub(super) fn are_brief(&self) -> bool {
         self.doubts.load(Relaxed) == 0
     }
 }
@@ -70,6 +71,12 @@ impl Brief {
         let less = |crowd: u32| crowd.checked_sub(1);
         let is_crowd = self.crowd.fetch_update(Relaxed, Relaxed, less).is_ok();
         !is_crowd && waits.are_brief()
+    }
+
+    /// Whether others had to wait for the leader lately.
+    #[cfg(test)]
+    pub(super) fn is_crowd(&self) -> bool {
+        self.crowd.load(Relaxed) > 0
     }
 
     /// The leader has led on while it waited, and looks for requests again, or another thread leads: `came` says whether one has waited.

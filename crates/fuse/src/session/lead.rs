@@ -155,6 +155,12 @@ impl Lead {
         self.seats.lock()
     }
 
+    /// The turn, and whether it is served.
+    #[cfg(test)]
+    pub(super) fn word(&self) -> u64 {
+        self.word.load(SeqCst)
+    }
+
     /// Threads that there are.
     #[cfg(test)]
     pub(super) fn threads(&self) -> usize {

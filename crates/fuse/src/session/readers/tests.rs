@@ -1,6 +1,8 @@
-//! Connections that fail, and servers that panic.
+//! Connections that fail, servers that panic, and what requests leave.
 
 use super::*;
+use crate::session::later::leave;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Threads that there are.
 pub(in crate::session) fn threads() -> usize {
@@ -164,4 +166,157 @@ fn a_connection_that_cannot_be_watched_again_ends() {
     readers.serve(&Own::default(), &of, &device, &[]);
     assert!(!readers.read().connections.contains_key(&token));
     assert_eq!(server.0.lock().as_ref().unwrap().kind(), io::ErrorKind::PermissionDenied);
+}
+
+/// Does what a request says, which is that or leaves that.
+struct Leaves {
+    readers: &'static Readers,
+    tell: Sender<Told>,
+    /// What hangs waits for this.
+    go: Arc<Mutex<Receiver<()>>>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Told {
+    /// It leaves a wait that is over at once: whether the thread led on.
+    Brief(bool),
+    /// It leaves one that hangs: whether the thread led on.
+    Hangs(bool),
+    /// That was let go.
+    LetGo,
+    /// It may block itself: whether the thread still led then.
+    Led(bool),
+    /// It leaves something that breaks an invariant.
+    Broken(String),
+}
+
+impl Serve for Leaves {
+    fn handle(&self, _: &Arc<OwnedFd>, bytes: &[u8]) {
+        let (tell, go, readers) = (self.tell.clone(), self.go.clone(), self.readers);
+        // Whether the thread still leads once it has said that it may block.
+        let leads_on = || {
+            let before = readers.lead.word();
+            waiting::begins();
+            readers.lead.word() == before
+        };
+        let left = match bytes {
+            b"brief" => leave(move || tell.send(Told::Brief(leads_on())).unwrap()).is_ok(),
+            b"hangs" => leave(move || {
+                tell.send(Told::Hangs(leads_on())).unwrap();
+                go.lock().recv().unwrap();
+                tell.send(Told::LetGo).unwrap();
+            })
+            .is_ok(),
+            b"broken" => leave(|| invariant!(1 > 2, "for the test")).is_ok(),
+            _ => tell.send(Told::Led(leads_on())).is_ok(),
+        };
+        assert!(left);
+    }
+
+    fn is_large(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn broken(&self, why: &str) {
+        self.tell.send(Told::Broken(why.into())).unwrap();
+    }
+
+    fn failed(&self, _: io::Error) {}
+
+    fn is_interrupted(&self, _: u64) -> bool {
+        false
+    }
+}
+
+/// Threads of their own with a connection that is served by [`Leaves`]: where it is written to, what is told, and what lets go.
+fn leaves() -> (&'static Readers, OwnedFd, Receiver<Told>, Sender<()>) {
+    let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
+    let ((tell, told), (go, held)) = (channel(), channel());
+    let (requests, send) = rustix::pipe::pipe().unwrap();
+    let server = Leaves { readers, tell, go: Arc::new(Mutex::new(held)) };
+    readers.add(no_block(requests), Arc::new(server)).unwrap();
+    (readers, send, told, go)
+}
+
+/// A leader that leads on while it waits, as that takes a moment, is overtaken where it takes longer; and hands on as any other thread once the
+/// wait is over.
+#[test]
+fn a_leader_that_leads_on_is_overtaken() {
+    const LONG: Duration = Duration::from_secs(20);
+    let (readers, send, told, go) = leaves();
+    let ask = |what: &[u8]| rustix::io::write(&send, what).unwrap();
+    let next = || told.recv_timeout(LONG).unwrap();
+    let waits = readers.read().connections.values().next().unwrap().waits.clone();
+    let until_brief = |least: u32| {
+        let begun = Instant::now();
+        let mut asked = 0;
+        // On a busy machine some take longer.
+        while asked < least || !waits.are_brief() || readers.brief.is_crowd() {
+            assert!(begun.elapsed() < LONG);
+            ask(b"brief");
+            assert!(matches!(next(), Told::Brief(_)));
+            asked += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let begun = Instant::now();
+    loop {
+        until_brief(20);
+        ask(b"hangs");
+        if next() == Told::Hangs(true) {
+            break;
+        }
+        // The leader came late to its last look, and handed on.
+        assert!(begun.elapsed() < LONG);
+        go.send(()).unwrap();
+        assert_eq!(next(), Told::LetGo);
+    }
+    let (more, begun) = (another(readers), Instant::now());
+    for _ in 0..50 {
+        ask(b"blocks");
+        assert!(matches!(next(), Told::Led(_)));
+        rustix::io::write(&more.0, b"beside").unwrap();
+        assert_eq!(more.1.recv_timeout(LONG).unwrap(), b"beside");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    go.send(()).unwrap();
+    assert_eq!(next(), Told::LetGo);
+    let begun = Instant::now();
+    // It says so when it is back from its wait.
+    while !readers.brief.is_crowd() {
+        assert!(begun.elapsed() < LONG, "others that waited do not count");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The thread that has just led on hands on before a request of its own blocks: at once, unless the deputy is late.
+    let (mut all, mut handed) = (0, 0);
+    while all < 20 {
+        until_brief(0);
+        ask(b"brief");
+        let led_on = next() == Told::Brief(true);
+        std::thread::sleep(Duration::from_millis(2));
+        ask(b"blocks");
+        let led = next();
+        std::thread::sleep(Duration::from_millis(2));
+        if led_on {
+            (all, handed) = (all + 1, handed + u32::from(led == Told::Led(false)));
+        }
+    }
+    assert!(handed > all / 2, "{handed} of {all}");
+}
+
+/// One more connection, whose requests are told.
+fn another(readers: &'static Readers) -> (OwnedFd, Receiver<Vec<u8>>) {
+    let (tell, told) = channel();
+    let (requests, send) = rustix::pipe::pipe().unwrap();
+    readers.add(no_block(requests), Arc::new(Tells(Mutex::new(tell)))).unwrap();
+    (send, told)
+}
+
+/// What a request has left finds the pool's state wrong: what serves its connection is told.
+#[test]
+fn a_broken_invariant_of_what_was_left_is_told() {
+    let (_, send, told, _go) = leaves();
+    rustix::io::write(&send, b"broken").unwrap();
+    let told = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(matches!(&told, Told::Broken(why) if why.contains("for the test")), "{told:?}");
 }
