@@ -4,7 +4,7 @@
 //!
 //! A [`Cause`] says why one request failed, an [`Error`] what an operation on a space came to. A failed request is an error with its
 //! cause; other errors tell of the space: damaged, absent, taken over by another import (`Fenced`), looked at and changed since
-//! (`Outrun`), without its root (`Rootless`).
+//! (`Outrun`), without its root (`Rootless`), or of this program: it found its own state wrong (`Broken`).
 //!
 //! # Algorithm
 //!

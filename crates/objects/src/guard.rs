@@ -3,7 +3,7 @@
 //! The runtime drops what a task ends with, a panic as well. A broken invariant must stop the pool, though: the space has lost track of what it has.
 //! So such a task runs [`guarded`], and where it breaks an invariant the space *stops*: it takes no block, begins with the upload of no
 //! root, moves nothing and deletes nothing from then on. A root that is just being sent may still arrive. First of all the user of
-//! the space is told ([`Space::on_broken`]), who suspends the pool; then what waits for an upload is. On the store stays the last group.
+//! the space is told ([`Space::on_broken`]), which suspends the pool; then what waits for an upload is told. On the store stays the last group.
 
 use std::panic::AssertUnwindSafe;
 
