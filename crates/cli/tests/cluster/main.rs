@@ -283,7 +283,7 @@ fn judge_a_copy(host: &Host<'_>, load: &mut Load) {
     File::create(dir.join("disk")).unwrap().set_len(2 << 30).unwrap();
     host.run(&format!("zpool create -m none files {}", dir.join("disk").display())).ok();
     host.run("zfs snapshot tank@end").ok();
-    load.check(&host);
+    load.check(host);
     host.shell("cenote zfs send -Rw tank@end | cenote zfs receive -u files/copy").ok();
     let guid = |name: &str| host.run(&format!("zfs get -Hp -o value guid {name}")).ok();
     assert_eq!(guid("tank@end"), guid("files/copy@end"));

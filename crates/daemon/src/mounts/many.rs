@@ -68,18 +68,6 @@ pub fn mount_or_say(imported: &Imported, d: &Dataset, how: &How, ctx: &mut Conte
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountpoints_sort_below_their_parents() {
-        let mut paths = ["/foo.bar", "/foo/baz", "/foo/bar/baz", "/", "/foo/bar", "/foo"];
-        paths.sort_by_key(|p| sort_key(Path::new(p)));
-        assert_eq!(paths, ["/", "/foo", "/foo/bar", "/foo/bar/baz", "/foo/baz", "/foo.bar"]);
-    }
-}
-
 /// Unmounts everything of all these pools that is `wanted`, by the names of datasets, and can be unmounted, last
 /// mounted first; returns what stays.
 pub fn unmount_each(
@@ -96,4 +84,16 @@ pub fn unmount_each(
     }
     order.sort_by_key(|(turn, ..)| std::cmp::Reverse(*turn));
     order.iter().filter_map(|(_, listed, mounts)| mounts.take(listed, way).err()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountpoints_sort_below_their_parents() {
+        let mut paths = ["/foo.bar", "/foo/baz", "/foo/bar/baz", "/", "/foo/bar", "/foo"];
+        paths.sort_by_key(|p| sort_key(Path::new(p)));
+        assert_eq!(paths, ["/", "/foo", "/foo/bar", "/foo/bar/baz", "/foo/baz", "/foo.bar"]);
+    }
 }
