@@ -327,10 +327,14 @@ fn the_hand_goes_round() {
     drop(fs);
     let known = figures(&engine);
     assert!(known.sums.asize < 59 << 20 && known.sums.asize > 20 << 20, "{known:?}");
-    engine.pool().store().drop_caches();
-    check(&open(&engine), 0..150, LEN);
-    let counts = figures(&engine).counts;
-    assert!(counts.hits > 100 && counts.cksum_bad == 0, "{counts:?}");
+    // What is read goes round as well, and may overwrite what is read next: then another time.
+    let read = |engine: &Engine| {
+        engine.pool().store().drop_caches();
+        check(&open(engine), 0..150, LEN);
+        assert_eq!(figures(engine).counts.cksum_bad, 0);
+        figures(engine).counts.hits
+    };
+    until("blocks from there", || read(&engine) > 100);
     engine.export(false).unwrap();
     drop(engine);
     let header = header(&rig, "b", 9).unwrap();
@@ -339,10 +343,7 @@ fn the_hand_goes_round() {
     rig.judge();
     let engine = rig.import();
     until("what was there", || figures(&engine).counts.rebuild_success == 1);
-    engine.pool().store().drop_caches();
-    check(&open(&engine), 0..150, LEN);
-    let counts = figures(&engine).counts;
-    assert!(counts.hits > 50 && counts.cksum_bad == 0, "{counts:?}");
+    until("blocks from there again", || read(&engine) > 50);
     engine.export(false).unwrap();
     drop(engine);
     judged_logs(&rig, "b");
