@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
+mod samples;
+
 use cenote::{CreatePool, Pool, SetAttr, SetTime, Stream};
 use cenote_format::stream::RECORD_SIZE;
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
@@ -12,12 +14,11 @@ use cenote_testpools::{OLD, TempPool, TestPool, Turned, big_endian_stream, copy,
 use cenote_testpools::{openzfs, raw_stream, streams as sample_streams, to_big_endian, zdb};
 use cenote_zpl::flags::PROJECT_INHERIT;
 use cenote_zpl::{Attr, FileSystem, Visibility, Volume};
+use samples::{export, writable};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// A sample pool, turned.
 fn turned(name: &str) -> (TempPool, Turned) {
@@ -116,22 +117,6 @@ fn pools_of_every_version_are_read() {
         let pool = Pool::open([&temp.pool.dir], name).unwrap();
         assert!(check_with(&pool, &manifest, Checks { xattrs: false, ..Checks::EXACT }) > 150);
     }
-}
-
-/// Exports a pool, of which nothing else is left.
-fn export(pool: Pool) {
-    pool.export().unwrap();
-}
-
-/// Programs that other tests start have its devices open for a moment.
-fn writable(temp: &TempPool) -> Pool {
-    for _ in 0..100 {
-        match Pool::open_writable([&temp.pool.dir], &temp.pool.name) {
-            Err(e) if e.to_string().contains("already in use") => sleep(Duration::from_millis(100)),
-            opened => return opened.unwrap_or_else(|e| panic!("{e}")),
-        }
-    }
-    panic!("the devices stay in use");
 }
 
 /// What is in a file system: each path with its attributes, extended attributes, and its contents or target.

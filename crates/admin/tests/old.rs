@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
+mod samples;
+
 use cenote::{Pool, SetAttr};
 use cenote_admin::contents::Files;
 use cenote_dmu::outside::Chance;
@@ -12,6 +14,7 @@ use cenote_pool::props::PropChange;
 use cenote_pool::version;
 use cenote_testpools::{OLD, TempPool, judge, old, openzfs};
 use cenote_zpl::FileSystem;
+use samples::{export, writable};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +23,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// What is in a file system: each path with its size, its mode, and its contents or target.
 type Tree = BTreeMap<String, (u64, u32, Vec<u8>)>;
@@ -170,22 +171,6 @@ fn heads(base: u64) -> Vec<String> {
     let more = [("gzip", 5), ("dedup", 21), ("clone", 0)];
     let more = more.into_iter().filter(|(_, since)| base >= *since).map(|(name, _)| name);
     files.iter().copied().chain(more).map(|name| format!("v{base}/{name}")).collect()
-}
-
-/// Exports a pool, of which nothing else is left.
-fn export(pool: Pool) {
-    pool.export().unwrap();
-}
-
-/// Programs that other tests start have its devices open for a moment.
-fn writable(temp: &TempPool) -> Pool {
-    for _ in 0..100 {
-        match Pool::open_writable([&temp.pool.dir], &temp.pool.name) {
-            Err(e) if e.to_string().contains("already in use") => sleep(Duration::from_millis(100)),
-            opened => return opened.unwrap_or_else(|e| panic!("{e}")),
-        }
-    }
-    panic!("the devices stay in use");
 }
 
 fn all_contents(pool: &Pool) -> BTreeMap<&'static str, Tree> {

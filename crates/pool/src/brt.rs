@@ -48,7 +48,7 @@ pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
     found.collect()
 }
 
-/// Whether a big-endian machine made one of those tables. One that cannot be read is none.
+/// Whether a big-endian machine made one of those tables. A table that cannot be read does not count as one.
 pub fn is_big_endian(mos: &Arc<ObjectSet>, vdevs: u64) -> bool {
     let Ok(directory) = Directory::open(mos) else { return false };
     let mut tables = (0..vdevs).filter_map(|vdev| Table::open(mos, &directory, vdev).ok()?);

@@ -113,7 +113,7 @@ pub(crate) fn joined(first: &Arc<dyn Device>) -> io::Result<Option<Arc<dyn Devic
         return Ok(None);
     }
     let image: Arc<dyn Device> = Arc::new(Joined::of(parts));
-    // Where all parts were joined, the map is that of the file with its name; a shorter file is none of this.
+    // A file with the name of the image that is as long as all parts has the map for itself. A shorter file is not the image.
     let is_whole = whole.metadata().is_ok_and(|whole| whole.len() >= image.size());
     Ok(Some(match holes::unread(None, &whole, image.size())? {
         Some(unread) if !is_whole => Holed::over(image, unread),

@@ -108,7 +108,7 @@ impl Turner {
                 return (packed_by(&bp, kind), packed);
             }
         }
-        // Lists of blocks may as well name pointers as they were: nobody follows them.
+        // Lists of blocks may keep their pointers in the former order: no reader follows these.
         assert!(bp.level() == 0 && DmuType(bp.object_type()) == DmuType::BPOBJ, "no room: {bp:?}");
         (*bp, packed)
     }

@@ -87,7 +87,7 @@ fn entries(pool: &Pool, table: &Table) -> Result<BTreeMap<Key, Entry>, Stopped> 
     if wrong.is_empty() { Ok(all) } else { Err(Stopped(wrong.join("; "))) }
 }
 
-/// Whether the tables of a pool, as it is on disk, count what there is. Returns how many blocks have several references.
+/// Compares the counts of a pool's tables with the references that a walk finds on disk. Returns the number of blocks with several references.
 ///
 /// # Errors
 /// What is not as it should be, or cannot be read.

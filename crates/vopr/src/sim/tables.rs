@@ -98,7 +98,7 @@ impl Sim {
         Ok(())
     }
 
-    /// What the tables count, of a pool that is not imported, is what there is.
+    /// The tables of a pool that is not imported count the references that a walk finds.
     pub(super) fn check_tables(&self) -> Done {
         if !self.blocks.dedup {
             return Ok(());
